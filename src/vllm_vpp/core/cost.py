@@ -1,0 +1,68 @@
+"""How long a stage takes on a micro-batch: the protocol, and the quadratic model behind it.
+
+Owns the one signature that the dispatcher, the simulator and the planner share. Richer models
+(analytic, fitted, table) implement the same protocol elsewhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from vllm_vpp.core.batch import MicroBatch
+
+__all__ = ["CostModel", "QuadraticCost", "StageCost"]
+
+
+class CostModel(Protocol):
+    """Seconds of compute, without transfers."""
+
+    def time(self, stage: int, micro_batch: MicroBatch) -> float:
+        """Seconds that `stage` computes on `micro_batch`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuadraticCost:
+    """Whole-model seconds of a chunk of x tokens after L: c0 + gamma L + b x + a x (L + x/2).
+
+    Source: ROCm ATOM's chunk-time form (gamma: rebuild of latent-attention prefixes).
+
+    c0: seconds per micro-batch. b: seconds per token. a: seconds per token and prefix token.
+    gamma: seconds per prefix token of a chunk.
+    """
+
+    c0: float
+    b: float
+    a: float
+    gamma: float = 0.0
+
+    def chunk_seconds(self, tokens: int, prefix: int) -> float:
+        """Seconds of one chunk without the fixed part c0."""
+        return self.gamma * prefix + self.b * tokens + self.a * tokens * (prefix + tokens / 2)
+
+    def seconds(self, micro_batch: MicroBatch) -> float:
+        """Whole-model seconds of a micro-batch; 0 for an empty one."""
+        if not micro_batch.chunks:
+            return 0.0
+        return self.c0 + sum(self.chunk_seconds(c.tokens, c.prefix) for c in micro_batch.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """A whole-model cost divided over stages by fixed shares, for instance layer counts.
+
+    `shares` has one non-negative entry per stage and sums to 1.
+    """
+
+    model: QuadraticCost
+    shares: tuple[float, ...]
+
+    @classmethod
+    def by_layers(cls, model: QuadraticCost, layers: Sequence[int]) -> "StageCost":
+        """Shares in proportion to the layers of each stage."""
+        total = sum(layers)
+        return cls(model, tuple(count / total for count in layers))
+
+    def time(self, stage: int, micro_batch: MicroBatch) -> float:
+        """Seconds that `stage` computes on `micro_batch`."""
+        return self.shares[stage] * self.model.seconds(micro_batch)
