@@ -1,7 +1,7 @@
 """What one scheduler step sends through the stages.
 
-Owns the two records that costs, policies and timelines talk about. Leaves to chunking policies how a
-prompt is cut.
+Owns the two records that costs, policies and timelines talk about. Leaves to chunking policies how
+a prompt is cut.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ __all__ = ["Chunk", "MicroBatch"]
 
 
 class Chunk(NamedTuple):
-    """`tokens` new tokens of one request after `prefix` computed ones; a decode step has one token."""
+    """`tokens` new tokens of a request after `prefix` computed ones; one token is a decode step."""
 
     request: str
     prefix: int
@@ -20,7 +20,7 @@ class Chunk(NamedTuple):
 class MicroBatch(NamedTuple):
     """Chunks and decode tokens of one scheduler step; empty where it only carries bookkeeping."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # nobody searches it as a tuple
     chunks: tuple[Chunk, ...]
 
     @property

@@ -36,7 +36,9 @@ class _Operation(NamedTuple):
     micro_batch: int
 
 
-def stuck_actions(schedule: Schedule, group_of: GroupOf, *, post_ahead: int = 0) -> list[Action]:
+def stuck_actions(  # noqa: C901  # four steps of one small machine, each named below
+    schedule: Schedule, group_of: GroupOf, *, post_ahead: int = 0
+) -> list[Action]:
     """The first action of each rank that can never start; empty when the schedule runs to its end.
 
     `post_ahead`: receives posted this many actions before the one that needs them.

@@ -4,13 +4,13 @@ Owns the one signature that the dispatcher, the simulator and the planner share.
 (analytic, fitted, table) implement the same protocol elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from vllm_vpp.core.batch import MicroBatch
 
-__all__ = ["CostModel", "QuadraticCost", "StageCost"]
+__all__ = ["CostModel", "QuadraticCost", "RowCost", "StageCost", "stage_seconds"]
 
 
 class CostModel(Protocol):
@@ -19,6 +19,22 @@ class CostModel(Protocol):
     def time(self, stage: int, micro_batch: MicroBatch) -> float:
         """Seconds that `stage` computes on `micro_batch`."""
         ...
+
+
+class RowCost(CostModel, Protocol):
+    """A cost model that gives all stages at once for less than their number of calls."""
+
+    def times(self, micro_batch: MicroBatch) -> Sequence[float]:
+        """Seconds of every stage."""
+        ...
+
+
+def stage_seconds(cost: CostModel, micro_batch: MicroBatch, stages: int) -> Sequence[float]:
+    """Seconds of every stage."""
+    times: Callable[[MicroBatch], Sequence[float]] | None = getattr(cost, "times", None)
+    if times is not None:  # RowCost
+        return times(micro_batch)
+    return [cost.time(stage, micro_batch) for stage in range(stages)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +82,8 @@ class StageCost:
     def time(self, stage: int, micro_batch: MicroBatch) -> float:
         """Seconds that `stage` computes on `micro_batch`."""
         return self.shares[stage] * self.model.seconds(micro_batch)
+
+    def times(self, micro_batch: MicroBatch) -> list[float]:
+        """Seconds of every stage."""
+        whole = self.model.seconds(micro_batch)
+        return [share * whole for share in self.shares]

@@ -1,20 +1,25 @@
 """Decides the order of actions in virtual time, and knows which decisions can no longer change.
 
-Owns the virtual clock: micro-batches are submitted one by one, the ordering policy is asked whenever
-a rank is free, and each decision becomes final ("settled") as soon as no micro-batch yet to come
-could alter it. The simulator submits everything it releases and reads off start and end times; the
-engine's executor submits what the scheduler produced and sends out the settled actions. Reads no
-real clock.
+Owns the virtual clock: micro-batches are submitted one by one, the ordering policy is asked
+whenever a rank is free, and each decision becomes final ("settled") as soon as no micro-batch yet
+to come could alter it. The simulator submits everything it releases and reads off start and end
+times; the engine's executor submits what the scheduler produced and sends out the settled actions.
+Reads no real clock.
+
+Why a decision is final: a micro-batch yet to come is released at the virtual now at the earliest,
+or at the end of the micro-batch that the caller waits for. It starts at stage 0, and every action
+lasts at least a nanosecond. So everything before that moment is final; after it the clock goes on
+only while the policy says that the rank of stage 0 would do the same with the newcomer there.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from vllm_vpp.core.batch import MicroBatch
-from vllm_vpp.core.cost import CostModel
+from vllm_vpp.core.cost import CostModel, stage_seconds
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.order import Candidate, Order
 from vllm_vpp.core.schedule import Action
@@ -22,53 +27,77 @@ from vllm_vpp.core.schedule import Action
 __all__ = ["Dispatcher", "Placed"]
 
 _NS = 1_000_000_000
+_FOREVER = 1 << 62
 
 
 class Placed(NamedTuple):
-    """A settled action with its virtual start and end, in integer nanoseconds."""
+    """A settled action with its virtual start and end, in integer nanoseconds.
+
+    `sent_ns`: start and end of the transfer of its output; None at a turn and after the last stage.
+    """
 
     action: Action
     rank: int
     start_ns: int
     end_ns: int
+    sent_ns: tuple[int, int] | None = None
 
 
 def _no_transfer(stage: int, micro_batch: MicroBatch) -> float:
     return 0.0
 
 
-@dataclass(slots=True)
-class _Stage:
-    """Next micro-batch of a stage, and arrival times of its inputs, in order."""
+class _Row(NamedTuple):
+    """A micro-batch in flight: nanoseconds of each stage, and of the transfer into each stage."""
 
-    next: int = 0
-    arrivals: deque[int] = field(default_factory=deque)
+    compute: tuple[int, ...]
+    transfer: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Dispatcher:
     """Mutable state of the virtual clock. `submit`, then `settle`; see the module text.
 
-    `transfer(stage, micro_batch)` gives the seconds from the end of stage-1 to the input of `stage`
-    being there, over a channel that never blocks compute; it is not asked at a turn.
+    `transfer(stage, micro_batch)` gives the seconds from the start of a transfer to the input of
+    `stage` being there; it is not asked at a turn. `channels`: for each stage the channel that
+    carries its input, one transfer after the other; without it transfers never wait. `blocking`: a
+    rank computes nothing while it sends. `gap`: seconds that a rank needs before each action.
     """
 
     order: Order
     cost: CostModel
     transfer: Callable[[int, MicroBatch], float] = _no_transfer
+    channels: Sequence[int] | None = None
+    blocking: bool = False
+    gap: float = 0.0
     layout: Layout = field(init=False)
     now_ns: int = field(init=False, default=0)
     batches: list[MicroBatch] = field(init=False, default_factory=list)
     _first: int = field(init=False, default=0)
-    _stages: list[_Stage] = field(init=False)
+    _rows: list[_Row] = field(init=False, default_factory=list)
+    _next: list[int] = field(init=False)
+    _arrivals: list[deque[int]] = field(init=False)
     _free_ns: list[int] = field(init=False)
-    _events: list[tuple[int, int]] = field(init=False, default_factory=list)
+    _channel_ns: list[int] = field(init=False)
+    _events: list[int] = field(init=False, default_factory=list)
     _ends: dict[int, int] = field(init=False, default_factory=dict)
+    _owners: tuple[int, ...] = field(init=False)
+    _stages_of: tuple[tuple[int, ...], ...] = field(init=False)
+    _turns: tuple[bool, ...] = field(init=False)
+    _choose: Callable[[int, int], int | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.layout = self.order.layout
-        self._stages = [_Stage() for _ in range(self.layout.stages)]
-        self._free_ns = [0] * self.layout.ranks
+        self.layout = layout = self.order.layout
+        self._next = [0] * layout.stages
+        self._arrivals = [deque() for _ in range(layout.stages)]
+        self._free_ns = [0] * layout.ranks
+        self._channel_ns = [0] * (1 + max(self.channels or (0,)))
+        self._owners = layout.owners
+        self._turns = tuple(layout.enters_by_turn(stage) for stage in range(layout.stages))
+        self._stages_of = tuple(
+            self.order.preference(rank) or layout.stages_of(rank) for rank in range(layout.ranks)
+        )
+        self._choose = self._first_ready if self.order.preference(0) else self._best
 
     @property
     def submitted(self) -> int:
@@ -76,19 +105,37 @@ class Dispatcher:
         return self._first + len(self.batches)
 
     def submit(self, micro_batch: MicroBatch, release_ns: int | None = None) -> None:
-        """Add the next micro-batch; it can start at `release_ns`, by default now."""
+        """Add the next micro-batch; it can start at `release_ns`, by default (and at least) now."""
         assert micro_batch.index == self.submitted, (micro_batch.index, self.submitted)
         release = self.now_ns if release_ns is None else release_ns
+        assert release >= self.now_ns, (release, self.now_ns)
         self.batches.append(micro_batch)
-        self._stages[0].arrivals.append(release)
-        heappush(self._events, (release, self.layout.owner(0)))
+        self._rows.append(self._row(micro_batch))
+        self._arrivals[0].append(release)
+        self._wake(release, self._owners[0])
+
+    def _row(self, micro_batch: MicroBatch) -> _Row:
+        seconds = stage_seconds(self.cost, micro_batch, self.layout.stages)
+        if self.transfer is _no_transfer:
+            transfer: tuple[int, ...] = (0,) * len(seconds)
+        else:
+            transfer = tuple(
+                0 if stage == 0 or turn else round(self.transfer(stage, micro_batch) * _NS)
+                for stage, turn in enumerate(self._turns)
+            )
+        return _Row(tuple([round(s * _NS) or 1 for s in seconds]), transfer)
+
+    def _wake(self, time_ns: int, rank: int) -> None:
+        """Ask a rank at this time; one integer per event, so that the heap compares fast."""
+        heappush(self._events, time_ns * self.layout.ranks + rank)
 
     def retire(self, index: int) -> None:
         """Note that the result of micro-batch `index` has been used: virtual now is its end."""
         self.now_ns = max(self.now_ns, self._ends.pop(index))
-        done = min(stage.next for stage in self._stages)
-        del self.batches[: done - self._first]
-        self._first = done
+        self._wake(self.now_ns, self._owners[0])
+        done = self._next[-1] - self._first
+        del self.batches[:done], self._rows[:done]
+        self._first += done
 
     def end_ns(self, index: int) -> int | None:
         """Virtual end of a micro-batch, or None while its last action is not settled."""
@@ -101,72 +148,97 @@ class Dispatcher:
         caller waits for its result. `closed`: nothing will be submitted any more.
         """
         placed: list[Placed] = []
-        stuck_ns: int | None = None
-        stuck: list[tuple[int, int]] = []
-        while self._events:
-            time_ns, rank = self._events[0]
-            if stuck_ns is not None and time_ns > stuck_ns:
-                break
-            heappop(self._events)
-            if self._free_ns[rank] > time_ns:
+        stuck: set[int] = set()
+        last_event = _FOREVER
+        release_ns = self.now_ns if awaited is None else self._ends.get(awaited, _FOREVER)
+        if closed:
+            release_ns = _FOREVER
+        ranks, events, free_ns = self.layout.ranks, self._events, self._free_ns
+        choose = self._choose
+        while events and events[0] <= last_event:
+            event = heappop(events)
+            time_ns, rank = divmod(event, ranks)
+            if free_ns[rank] > time_ns:
                 continue  # busy: its own completion event comes later
-            candidates = self._candidates(rank, time_ns)
-            if not (closed or self._before_end(awaited, time_ns)) and not self.order.settled(
-                rank, candidates, self.submitted
-            ):
-                stuck_ns = time_ns
-                stuck.append((time_ns, rank))
+            if time_ns >= release_ns and not self._is_final(rank, time_ns):
+                stuck.add(event)
+                last_event = (time_ns + 1) * ranks - 1
                 continue
-            chosen = self.order.choose(candidates)
-            if chosen is not None:
-                placed.append(self._place(rank, chosen, time_ns))
+            stage = choose(rank, time_ns)
+            if stage is not None:
+                placed.append(self._place(rank, stage, time_ns))
+                if awaited is not None and awaited in self._ends and not closed:
+                    release_ns = self._ends[awaited]
         for event in stuck:  # asked again when the clock next moves
-            heappush(self._events, event)
+            heappush(events, event)
         return placed
 
-    def _before_end(self, awaited: int | None, time_ns: int) -> bool:
-        if awaited is None:
-            return False
-        end_ns = self._ends.get(awaited)
-        return end_ns is None or time_ns < end_ns
+    def _is_final(self, rank: int, time_ns: int) -> bool:
+        return self.order.settled(rank, self._candidates(rank, time_ns), self.submitted)
 
     def _candidates(self, rank: int, time_ns: int) -> list[Candidate]:
+        submitted = self.submitted
         return [
-            Candidate(
-                stage,
-                state.next,
-                bool(state.arrivals) and state.arrivals[0] <= time_ns,
-            )
-            for stage in self.layout.stages_of(rank)
-            if (state := self._stages[stage]).next < self.submitted
+            Candidate(stage, self._next[stage], bool(queue) and queue[0] <= time_ns)
+            for stage in self._stages_of[rank]
+            if self._next[stage] < submitted
+            for queue in (self._arrivals[stage],)
         ]
 
-    def _place(self, rank: int, chosen: Candidate, start_ns: int) -> Placed:
-        stage, index, _ = chosen
-        micro_batch = self.batches[index - self._first]
-        end_ns = start_ns + round(self.cost.time(stage, micro_batch) * _NS)
-        state = self._stages[stage]
-        state.next += 1
-        state.arrivals.popleft()
-        self._free_ns[rank] = end_ns
-        heappush(self._events, (end_ns, rank))
+    def _first_ready(self, rank: int, time_ns: int) -> int | None:
+        """What `order.choose` says when stages have a fixed order of preference."""
+        for stage in self._stages_of[rank]:
+            queue = self._arrivals[stage]
+            if queue and queue[0] <= time_ns:
+                return stage
+        return None
+
+    def _best(self, rank: int, time_ns: int) -> int | None:
+        chosen = self.order.choose(self._candidates(rank, time_ns))
+        return None if chosen is None else chosen.stage
+
+    def _place(self, rank: int, stage: int, time_ns: int) -> Placed:
+        index = self._next[stage]
+        row = self._rows[index - self._first]
+        start_ns = time_ns + round(self.gap * _NS)
+        end_ns = busy_ns = start_ns + row.compute[stage]
+        self._next[stage] = index + 1
+        self._arrivals[stage].popleft()
+        sent_ns = None
         after = stage + 1
-        if after == self.layout.stages:
+        if after == len(self._next):
             self._ends[index] = end_ns
+            self._wake(end_ns, self._owners[0])  # where a newcomer could start
+        elif self._turns[after]:
+            self._arrivals[after].append(end_ns)
         else:
-            arrival_ns = end_ns
-            if not self.layout.enters_by_turn(after):
-                arrival_ns += round(self.transfer(after, micro_batch) * _NS)
-            self._stages[after].arrivals.append(arrival_ns)
-            heappush(self._events, (arrival_ns, self.layout.owner(after)))
-        return Placed(Action(stage, index), rank, start_ns, end_ns)
+            sent_ns = self._send(after, end_ns, row.transfer[after])
+            if self.blocking:
+                busy_ns = sent_ns[1]
+        self._free_ns[rank] = busy_ns
+        self._wake(busy_ns, rank)
+        return Placed(Action(stage, index), rank, start_ns, end_ns, sent_ns)
+
+    def _send(self, stage: int, ready_ns: int, lasts_ns: int) -> tuple[int, int]:
+        """Transfer the input of `stage` as soon as its channel is free; returns start and end."""
+        start_ns = ready_ns
+        if self.channels is not None:
+            channel = self.channels[stage]
+            start_ns = max(ready_ns, self._channel_ns[channel])
+            self._channel_ns[channel] = start_ns + lasts_ns
+        arrival_ns = start_ns + lasts_ns
+        self._arrivals[stage].append(arrival_ns)
+        owner = self._owners[stage]
+        if self._free_ns[owner] <= arrival_ns:  # else its completion event comes later
+            self._wake(arrival_ns, owner)
+        return start_ns, arrival_ns
 
     def check(self) -> None:
-        """Assert the invariants: stages in order, nothing forgotten, queues as long as they must be."""
+        """Assert the invariants: stages in order, none forgotten, queues as long as needed."""
         previous = self.submitted
-        for stage, state in enumerate(self._stages):
-            assert state.next + len(state.arrivals) == previous, f"stage {stage} lost a micro-batch"
-            previous = state.next
+        for stage, following in enumerate(self._next):
+            assert following + len(self._arrivals[stage]) == previous, f"stage {stage} lost one"
+            previous = following
         assert all(index < previous for index in self._ends), "an end without its last action"
         if previous < self.submitted:
             assert self._events, "work left but nothing to wait for"

@@ -32,7 +32,8 @@ class LayoutKind(StrEnum):
 class Layout:
     """`sweeps` passes over `ranks` ranks, each odd one in the opposite direction.
 
-    Stages are numbered in execution order, 0 .. stages-1. Raises ConfigError for an impossible size.
+    Stages are numbered in execution order, 0 .. stages-1. Raises ConfigError for an impossible
+    size.
     """
 
     ranks: int
@@ -61,7 +62,7 @@ class Layout:
             raise ConfigError(f'layout={kind!r}: needs the number of sweeps; add "sweeps": 3')
         if fixed is not None and sweeps not in (None, fixed):
             raise ConfigError(
-                f'sweeps={sweeps}: layout {kind!r} has {fixed}; leave it out or choose layout "wave"'
+                f"sweeps={sweeps}: layout {kind!r} has {fixed}; leave it out or choose 'wave'"
             )
         chosen = fixed if fixed is not None else sweeps
         assert chosen is not None
@@ -105,5 +106,5 @@ class Layout:
         return stage > 0 and self.owner(stage) == self.owner(stage - 1)
 
     def depth(self) -> int:
-        """Micro-batches in flight that keep every rank busy: one per stage and one to spare (theory 5)."""
+        """Micro-batches in flight that keep every rank busy: one per stage and one (theory 5)."""
         return self.stages + 1

@@ -1,9 +1,9 @@
-"""Every metric of a timeline, simulated or measured, by one set of definitions.
+r"""Every metric of a timeline, simulated or measured, by one set of definitions.
 
 Definitions (docs/metrics.md prints the same):
-W = [first compute start, last compute end] over all ranks; per rank C = union of compute, X = union
-of transfers, both within W.
-compute = |C|; exposed communication = |X \\ C|; bubble = |W \\ (C u X)|; the three sum to |W|.
+W = [first compute start, last compute end] over all ranks; per rank C = union of compute, X =
+union of transfers, both within W.
+compute = |C|; exposed communication = |X \ C|; bubble = |W \ (C u X)|; the three sum to |W|.
 The bubble splits into fill (before the rank's first compute), drain (after its last), stall (a
 receive is waiting) and host (nothing outstanding).
 overlap ratio = |X n C| / |X|, absent when X is empty. bubble ratio = bubble / |W|.
@@ -23,7 +23,10 @@ _S = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMetrics:
-    """One rank, in seconds; compute + exposed + bubble = makespan, fill + drain + stall + host = bubble."""
+    """One rank, in seconds.
+
+    compute + exposed + bubble = makespan, fill + drain + stall + host = bubble.
+    """
 
     rank: int
     compute: float

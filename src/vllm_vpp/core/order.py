@@ -64,7 +64,7 @@ class Order:
             ) from None
 
     def window(self, stage: int) -> int:
-        """Windows between a chunk's first stage and `stage`: transfers on the way, turns not counted."""
+        """Windows from a chunk's first stage to `stage`: transfers on the way, without turns."""
         return stage - self.layout.sweep(stage)
 
     def key(self, stage: int, micro_batch: int) -> Key:
@@ -76,6 +76,13 @@ class Order:
                 return (micro_batch + self.window(stage), micro_batch, stage)
             case OrderName.ASYNC:
                 return (micro_batch + self.window(stage), -micro_batch, stage)
+
+    def preference(self, rank: int) -> tuple[int, ...] | None:
+        """Stages of a rank, best first, where that does not depend on the micro-batches; else None.
+
+        `choose` then takes the first stage that is ready; the dispatcher saves itself the keys.
+        """
+        return None if self.name.waits else self.layout.stages_of(rank)[::-1]
 
     def choose(self, candidates: Iterable[Candidate]) -> Candidate | None:
         """The action to run now, or None to wait for the next event."""

@@ -101,8 +101,8 @@ class Schedule:
                     if micro_batch != position:
                         wrong = Action(stage, micro_batch)
                         raise ScheduleError(
-                            f"{wrong} on rank {rank}: stage {stage} must see micro-batch {position} next"
-                            f" (each once, in order)\n{grid(self, wrong)}"
+                            f"{wrong} on rank {rank}: stage {stage} must see micro-batch"
+                            f" {position} next (each once, in order)\n{grid(self, wrong)}"
                         )
                 if len(seen) != self.micro_batches:
                     missing = Action(stage, len(seen))

@@ -1,0 +1,185 @@
+"""The dispatcher fed as an engine feeds it, against a naive simulation that knows everything.
+
+The oracle below shares only `Layout` and `Order.key` with the dispatcher: it steps from one moment
+to the next, lets everything that ends at that moment end, releases what may be released, and then
+lets every free rank choose. The engine submits while fewer than `depth` micro-batches are out,
+settles at arbitrary moments, and waits for the oldest when nothing more may be submitted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vllm_vpp.core.batch import Chunk, MicroBatch
+from vllm_vpp.core.dispatch import Dispatcher, Placed
+from vllm_vpp.core.layout import Layout
+from vllm_vpp.core.order import Candidate, Order, OrderName
+from vllm_vpp.core.schedule import Action, Schedule
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Table:
+    """Seconds of each (stage, micro-batch), drawn at random."""
+
+    seconds: dict[tuple[int, int], float]
+
+    def time(self, stage: int, micro_batch: MicroBatch) -> float:
+        return self.seconds[stage, micro_batch.index]
+
+
+@dataclass(frozen=True)
+class Case:
+    order: Order
+    depth: int
+    batches: tuple[MicroBatch, ...]
+    cost: Table
+    transfers: Table
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    layout = Layout(draw(st.integers(1, 4)), draw(st.integers(1, 4)))
+    count = draw(st.integers(1, 9))
+    keys = [(s, m) for s in range(layout.stages) for m in range(count)]
+    shape = draw(st.sampled_from(["equal", "growing", "random", "empty"]))
+    drawn = st.integers(0, 6)
+    if shape == "random":
+        values = draw(st.lists(drawn, min_size=len(keys), max_size=len(keys)))
+    else:
+        values = [{"equal": 2, "growing": m + 1, "empty": 0}[shape] for _, m in keys]
+    waits = draw(st.sampled_from([0, 0, 1, 3]))
+    return Case(
+        Order(draw(st.sampled_from(OrderName)), layout),
+        draw(st.integers(1, layout.stages + 3)),
+        tuple(MicroBatch(m, (Chunk("r", 0, 1),)) for m in range(count)),
+        Table({key: value / NS for key, value in zip(keys, values, strict=True)}),
+        Table(dict.fromkeys(keys, waits / NS)),
+    )
+
+
+def oracle(case: Case) -> list[tuple[Action, int, int]]:
+    """(action, start, end) of everything, in order of start."""
+    layout, count = case.order.layout, len(case.batches)
+    arrived: dict[tuple[int, int], int] = {(0, m): 0 for m in range(min(case.depth, count))}
+    following = [0] * layout.stages
+    free = [0] * layout.ranks
+    ends: list[int] = []
+    placed = []
+    now = 0
+
+    def candidates(rank: int) -> list[Candidate]:
+        known = min(count, case.depth + sum(end <= now for end in ends))
+        return [
+            Candidate(s, following[s], arrived.get((s, following[s]), now + 1) <= now)
+            for s in layout.stages_of(rank)
+            if following[s] < known
+        ]
+
+    while len(ends) < count or now < ends[-1]:
+        for m, end in enumerate(ends):
+            if end <= now and m + case.depth < count:
+                arrived.setdefault((0, m + case.depth), end)
+        for rank in range(layout.ranks):
+            chosen = case.order.choose(candidates(rank)) if free[rank] <= now else None
+            if chosen is None:
+                continue
+            stage, m, _ = chosen
+            free[rank] = now + max(1, round(case.cost.time(stage, case.batches[m]) * NS))
+            placed.append((Action(stage, m), now, free[rank]))
+            following[stage] += 1
+            if stage + 1 == layout.stages:
+                ends.append(free[rank])
+            else:
+                turn = layout.enters_by_turn(stage + 1)
+                wait = 0 if turn else round(case.transfers.time(stage + 1, case.batches[m]) * NS)
+                arrived[stage + 1, m] = free[rank] + wait
+        now = min(t for t in (*free, *arrived.values(), *ends) if t > now)
+    return placed
+
+
+def engine(case: Case, eager: Callable[[], bool]) -> list[Placed]:
+    """What the executor sends out; `eager` says whether to settle before waiting."""
+    dispatcher = Dispatcher(case.order, case.cost, case.transfers.time)
+    placed: list[Placed] = []
+    retired = 0
+    for batch in case.batches:
+        if dispatcher.submitted - retired == case.depth:
+            placed += dispatcher.settle(retired)
+            assert dispatcher.end_ns(retired) is not None, "waiting did not settle the oldest"
+            dispatcher.retire(retired)
+            retired += 1
+        if eager():
+            placed += dispatcher.settle()
+        dispatcher.submit(batch)
+        dispatcher.check()
+        if eager():
+            placed += dispatcher.settle()
+    while retired < dispatcher.submitted:
+        placed += dispatcher.settle(retired)
+        dispatcher.retire(retired)
+        dispatcher.check()
+        retired += 1
+    return placed
+
+
+def per_rank(case: Case, actions: list[Action]) -> tuple[tuple[Action, ...], ...]:
+    return Schedule.from_order(case.order.layout, actions).actions
+
+
+@settings(deadline=None, max_examples=600)
+@given(case=cases(), data=st.data())
+def test_engine_order_is_the_simulated_order(case: Case, data: st.DataObject) -> None:
+    expected = oracle(case)
+    eager = data.draw(st.lists(st.booleans(), min_size=2 * len(case.batches)))
+    sent = engine(case, lambda: bool(eager and eager.pop()))
+    assert per_rank(case, [p.action for p in sent]) == per_rank(case, [a for a, _, _ in expected])
+    assert sorted((p.start_ns, p.end_ns, p.action) for p in sent) == sorted(
+        (start, end, action) for action, start, end in expected
+    )
+    Schedule.from_order(case.order.layout, [p.action for p in sent]).check()
+
+
+@settings(deadline=None, max_examples=200)
+@given(case=cases())
+def test_settled_actions_come_in_virtual_order(case: Case) -> None:
+    starts = [p.start_ns for p in engine(case, lambda: True)]
+    assert starts == sorted(starts)
+
+
+class Hasty(Order):
+    """A policy that calls every decision final: the mistake that the tests above must catch."""
+
+    def settled(self, rank: int, candidates: object, unknown: int) -> bool:
+        return True
+
+
+def test_a_policy_that_settles_too_early_is_caught() -> None:
+    layout = Layout(2, 2)
+    batches = tuple(MicroBatch(m, (Chunk("r", 0, 1),)) for m in range(6))
+    keys = [(s, m) for s in range(4) for m in range(6)]
+    cost = Table({(s, m): (m + 1) / NS for s, m in keys})
+    none = Table(dict.fromkeys(keys, 0.0))
+
+    def differs(order: Order) -> bool:
+        case = Case(order, 4, batches, cost, none)
+        sent = [p.action for p in engine(case, lambda: True)]
+        return per_rank(case, sent) != per_rank(case, [a for a, _, _ in oracle(case)])
+
+    for name in OrderName:
+        assert not differs(Order(name, layout))
+    assert any(differs(Hasty(name, layout)) for name in OrderName)
+
+
+@pytest.mark.parametrize("name", list(OrderName))
+def test_equal_input_gives_equal_order(name: OrderName) -> None:
+    layout = Layout(3, 2)
+    batches = tuple(MicroBatch(m, (Chunk("r", 0, 1),)) for m in range(8))
+    keys = [(s, m) for s in range(6) for m in range(8)]
+    table = Table({key: (1 + sum(key) % 3) / NS for key in keys})
+    case = Case(Order(name, layout), 7, batches, table, table)
+    assert engine(case, lambda: True) == engine(case, lambda: True)
