@@ -1,0 +1,126 @@
+"""Reads the trace folder that the plugin's recorder wrote, as a `Timeline`.
+
+Owns the meaning of the raw records. One file per process, one JSON value a line: a header, then
+  engine: ["b", index, [[request, prefix, tokens], ...], submitted_ns], ["d", index, result_ns],
+          ["p", seconds spent on the last submit or wait, in ns]
+  ranks:  ["c", stage, index, start_ns, end_ns] compute; ["s", stage, index, start_ns] a send into `stage`;
+          ["r", stage, index, posted_ns, done_ns, waited_ns] a receive and how long the rank stood
+          still for it; ["m", start_ns, end_ns, actions] one message.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm_vpp.core.batch import Chunk, MicroBatch
+from vllm_vpp.core.layout import Layout
+from vllm_vpp.core.timeline import Span, SpanKind, Timeline
+from vllm_vpp.errors import InputError
+
+__all__ = ["Control", "Run", "read_run"]
+
+
+@dataclass(slots=True)
+class Control:
+    """Host time outside the model runners, in nanoseconds, with the number of actions it served."""
+
+    engine_ns: int = 0
+    rank_ns: list[int] = field(default_factory=list)
+    actions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A recorded run: `submitted_ns` and `result_ns` by micro-batch as the engine saw them."""
+
+    timeline: Timeline
+    submitted_ns: dict[int, int]
+    result_ns: dict[int, int]
+    control: Control
+    layers: tuple[int, ...]
+
+
+def read_run(folder: Path | str) -> Run:
+    """Read one trace folder. Raises InputError, naming file and line, for anything unreadable."""
+    folder = Path(folder)
+    files = sorted(folder.glob("rank*.jsonl"))
+    engine = folder / "engine.jsonl"
+    if not files or not engine.exists():
+        raise InputError(f'{folder}: no recorded run in it; give a folder that "trace_dir" named')
+    header, *records = _records(engine)
+    layout = Layout(header["ranks"], header["sweeps"])
+    control = Control()
+    batches: dict[int, tuple[Chunk, ...]] = {}
+    submitted: dict[int, int] = {}
+    result: dict[int, int] = {}
+    for record in records:
+        match record:
+            case ["b", index, chunks, at]:
+                batches[index] = tuple(Chunk(*c) for c in chunks)
+                submitted[index] = at
+            case ["d", index, at]:
+                result[index] = at
+            case ["p", spent]:
+                control.engine_ns += spent
+    spans = sorted(_spans(files, control), key=lambda s: (s.start_ns, s.rank, s.kind, s.stage))
+    timeline = Timeline(
+        layout=layout,
+        spans=tuple(spans),
+        micro_batches=tuple(MicroBatch(i, batches[i]) for i in sorted(batches)),
+        source="measured",
+        notes={key: str(value) for key, value in header.items()},
+    )
+    return Run(
+        timeline=timeline,
+        submitted_ns=submitted,
+        result_ns=result,
+        control=control,
+        layers=tuple(header["layers"]),
+    )
+
+
+def _spans(files: list[Path], control: Control) -> Iterator[Span]:
+    sends: dict[tuple[int, int], tuple[int, int]] = {}
+    receives: list[tuple[int, int, int, int, int]] = []
+    for path in files:
+        header, *records = _records(path)
+        rank = header["rank"]
+        busy = handled = 0
+        for record in records:
+            match record:
+                case ["c", stage, index, start, end]:
+                    busy += end - start
+                    yield Span(rank, SpanKind.COMPUTE, stage, index, start, end)
+                case ["s", stage, index, start]:
+                    sends[stage, index] = (rank, start)
+                case ["r", stage, index, posted, done, waited]:
+                    busy += waited
+                    receives.append((rank, stage, index, posted, done))
+                case ["m", start, end, actions]:
+                    handled += end - start
+                    control.actions += actions
+        control.rank_ns.append(handled - busy)
+    for rank, stage, index, posted, done in receives:
+        if (stage, index) not in sends:
+            continue  # the sender's file was cut short
+        sender, sent = sends[stage, index]
+        start = min(max(posted, sent), done)
+        yield Span(rank, SpanKind.WAIT, stage, index, min(posted, start), start)
+        yield Span(rank, SpanKind.RECV, stage, index, start, done)
+        yield Span(sender, SpanKind.SEND, stage, index, start, done)
+
+
+def _records(path: Path) -> list[Any]:
+    found = []
+    for number, line in enumerate(path.read_text(encoding="ascii").splitlines(), 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            raise InputError(
+                f"{path}:{number}: not JSON; the file is damaged; record the run again"
+            ) from None
+    if not found or not isinstance(found[0], dict):
+        raise InputError(f"{path}:1: no header; the file is damaged; record the run again")
+    return found

@@ -1,0 +1,76 @@
+"""From the user's switch to a vLLM config that runs on virtual stages.
+
+Owns the translation before and after vLLM builds its config. What cannot run is refused in
+`support`; the layer split comes from `core.split`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+
+from vllm_vpp.core.layout import Layout
+from vllm_vpp.plugin import partition, support
+from vllm_vpp.plugin.settings import KEY, Settings
+
+__all__ = ["create", "in_flight", "layout_of", "settings_of", "wants_vpp"]
+
+
+def wants_vpp(additional_config: object) -> bool:
+    """Whether the user asked for this package."""
+    return isinstance(additional_config, Mapping) and KEY in additional_config
+
+
+def settings_of(config: VllmConfig) -> Settings:
+    """Settings of a config that `wants_vpp`."""
+    return Settings.parse(config.additional_config[KEY])
+
+
+def layout_of(config: VllmConfig) -> Layout:
+    """Layout of a config that `wants_vpp`."""
+    return settings_of(config).layout_for(config.parallel_config.pipeline_parallel_size)
+
+
+def in_flight(config: VllmConfig) -> int:
+    """Micro-batches that may be in flight."""
+    return settings_of(config).depth(layout_of(config))
+
+
+def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
+    """Let vLLM build the config for `args` with this package's classes in place.
+
+    Raises ConfigError or UnsupportedError, one line each, before any process is started.
+    """
+    from vllm_vpp.plugin.executor import VPPExecutor
+
+    assert isinstance(args.additional_config, Mapping)
+    settings = Settings.parse(args.additional_config[KEY])
+    layout = settings.layout_for(args.pipeline_parallel_size)
+    support.check_arguments(args)
+    settings = settings.with_trace_dir()
+    changed: dict[str, Any] = {
+        "distributed_executor_backend": VPPExecutor,
+        "scheduler_cls": "vllm_vpp.plugin.scheduler.VPPScheduler",
+        "async_scheduling": False,
+        "additional_config": {
+            **args.additional_config,
+            KEY: settings.model_dump(exclude_none=True),
+        },
+    }
+    saved = {name: getattr(args, name) for name in changed}
+    try:
+        for name, value in changed.items():
+            setattr(args, name, value)
+        config = build()
+    finally:
+        for name, value in saved.items():
+            setattr(args, name, value)
+    support.check_config(config)
+    config.parallel_config.worker_cls = support.worker_class(config.parallel_config.worker_cls)
+    settings = settings.with_layers(partition.layers_per_stage(config, layout, settings))
+    config.additional_config = {
+        **args.additional_config,
+        KEY: settings.model_dump(exclude_none=True),
+    }
+    return config

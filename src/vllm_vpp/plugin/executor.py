@@ -1,0 +1,150 @@
+"""Turns the engine's calls into actions of ranks.
+
+Owns the border between vLLM's engine core and `flow`: it pickles scheduler outputs, builds the
+dispatcher with its virtual clock, broadcasts actions over vLLM's own message queue and returns lazy
+futures. The engine's batch queue, scheduler and output path stay as they are. Mirrors
+vllm/v1/executor/multiproc_executor.py.
+"""
+
+import pickle
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+from vllm_vpp.core.batch import Chunk
+from vllm_vpp.core.dispatch import Dispatcher
+from vllm_vpp.core.order import Order
+from vllm_vpp.plugin import engine_config
+from vllm_vpp.plugin.costs import start_cost
+from vllm_vpp.plugin.flow import Flow, LazyResult
+from vllm_vpp.plugin.message import Actions, Step
+from vllm_vpp.plugin.recorder import Recorder
+
+__all__ = ["VPPExecutor"]
+
+
+class VPPExecutor(MultiprocExecutor):
+    """vLLM's multiprocess executor with several stages per rank."""
+
+    supports_pp = True
+
+    def _init_executor(self) -> None:
+        self.settings = engine_config.settings_of(self.vllm_config)
+        self.layout = engine_config.layout_of(self.vllm_config)
+        super()._init_executor()
+        assert self.settings.layers is not None
+        dispatcher = Dispatcher(
+            order=Order.of(self.settings.order, self.layout),
+            cost=start_cost(self.vllm_config, self.settings.layers),
+        )
+        self.flow = Flow(dispatcher, self._send)
+        self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
+        self._submitted = -1
+
+    def _header(self) -> dict[str, Any]:
+        import vllm
+
+        return {
+            "ranks": self.layout.ranks,
+            "sweeps": self.layout.sweeps,
+            "order": self.settings.order,
+            "in_flight": self.settings.depth(self.layout),
+            "layers": self.settings.layers,
+            "model": self.model_config.model,
+            "dtype": str(self.model_config.dtype),
+            "max_num_batched_tokens": self.scheduler_config.max_num_batched_tokens,
+            "vllm": vllm.__version__,
+        }
+
+    @classmethod
+    def supports_async_scheduling(cls) -> bool:
+        """Sampled tokens of an asynchronous scheduler travel inside vLLM's own pipeline group."""
+        return False
+
+    def _get_output_rank(self) -> int:
+        parallel = self.parallel_config
+        group = parallel.tensor_parallel_size * parallel.prefill_context_parallel_size
+        return int(self.layout.owner(self.layout.stages - 1) * group)
+
+    # vLLM plans KV caches per worker; it sees one per stage
+    def get_kv_cache_specs(self) -> list[Any]:
+        """KV specs of all stages of all ranks."""
+        return [specs for rank in super().get_kv_cache_specs() for specs in rank]
+
+    def determine_available_memory(self) -> list[int]:
+        """KV bytes of all stages of all ranks."""
+        return [size for rank in super().determine_available_memory() for size in rank]
+
+    def initialize_from_config(self, kv_cache_configs: list[Any]) -> None:
+        """Hand each rank the KV configs of its stages."""
+        each = self.layout.sweeps
+        grouped = [kv_cache_configs[i : i + each] for i in range(0, len(kv_cache_configs), each)]
+        super().initialize_from_config(grouped)
+
+    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
+        """Submit a micro-batch. Its output comes from `sample_tokens`, or from here when it is empty."""
+        began = time.monotonic_ns()
+        index = self._submitted = self.flow.next_index
+        step = Step(
+            index,
+            scheduler_output.total_num_scheduled_tokens,
+            _chunks(scheduler_output),
+            pickle.dumps(scheduler_output, pickle.HIGHEST_PROTOCOL),
+        )
+        future: Future[Any] = self.flow.submit(step)
+        if step.tokens:
+            future = Future()
+            future.set_result(None)
+        else:
+            self.flow.allow_sampling(index, samples=False)
+        self.recorder.add("b", index, step.chunks, began)
+        self.recorder.add("p", time.monotonic_ns() - began)
+        return future if non_block else future.result()
+
+    def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
+        """Let the last stage of the micro-batch just submitted run and sample."""
+        began = time.monotonic_ns()
+        index = self._submitted
+        self.flow.allow_sampling(index, samples=True, grammar=grammar_output)
+        future = _Recorded(self.flow, index, self.recorder)
+        self.recorder.add("p", time.monotonic_ns() - began)
+        return future if non_block else future.result()
+
+    def _send(self, actions: Actions, replies: bool) -> "Future[Any] | None":
+        if replies:
+            future: Future[Any] = self.collective_rpc(
+                "vpp_run", args=(actions,), non_block=True, unique_reply_rank=self.output_rank
+            )
+            return future
+        if self.is_failed or self.rpc_broadcast_mq is None:
+            raise RuntimeError("Executor failed.")
+        self.rpc_broadcast_mq.enqueue(("vpp_run", (actions,), {}, -1))  # -1: no rank replies
+        return None
+
+
+class _Recorded(LazyResult):
+    """A result that notes when it was used."""
+
+    def __init__(self, flow: Flow, index: int, recorder: Recorder) -> None:
+        super().__init__(flow, index)
+        self._recorder = recorder
+
+    def result(self, timeout: float | None = None) -> Any:
+        """See `LazyResult.result`."""
+        output = super().result(timeout)
+        self._recorder.add("d", self._index, time.monotonic_ns())
+        self._recorder.flush()
+        return output
+
+
+def _chunks(scheduler_output: SchedulerOutput) -> tuple[Chunk, ...]:
+    tokens = scheduler_output.num_scheduled_tokens
+    new = [(r.req_id, r.num_computed_tokens) for r in scheduler_output.scheduled_new_reqs]
+    cached = scheduler_output.scheduled_cached_reqs
+    known = zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+    return tuple(
+        Chunk(name, prefix, tokens[name]) for name, prefix in [*new, *known] if tokens.get(name)
+    )

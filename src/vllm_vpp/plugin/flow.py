@@ -1,0 +1,117 @@
+"""Micro-batches on their way: from the scheduler's output to settled actions to a result.
+
+Owns the bookkeeping between the engine and the ranks, and the moment when an action is sent: when
+its place in the order can no longer change, at the latest when the engine waits for a result that
+needs it. Knows nothing of vLLM, so that tests drive it with fake ranks.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from vllm_vpp.core.batch import MicroBatch
+from vllm_vpp.core.dispatch import Dispatcher, Placed
+from vllm_vpp.core.schedule import Action
+from vllm_vpp.plugin.message import Actions, Step
+
+__all__ = ["Flow", "LazyResult"]
+
+Send = Callable[[Actions, bool], "Future[Any] | None"]
+
+
+class LazyResult(Future[Any]):
+    """Result of a micro-batch; asking for it commits whatever has to run first."""
+
+    def __init__(self, flow: "Flow", index: int) -> None:
+        super().__init__()
+        self._flow, self._index = flow, index
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Block until the last stage has replied; raises what a rank raised."""
+        if not self.done():
+            try:
+                self.set_result(self._flow.wait(self._index))
+            except Exception as error:
+                self.set_exception(error)
+        return super().result(timeout)
+
+
+class Flow:
+    """`send(actions, replies)` hands actions to all ranks; `replies` when the last stage is among them.
+
+    Invariants: results come in order; an action is sent once, after all that precede it in virtual
+    order; a last-stage action is not sent before its sampling input is known.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, send: Send) -> None:
+        self.dispatcher = dispatcher
+        self._send = send
+        self._last = dispatcher.layout.stages - 1
+        self._unsent: deque[Placed] = deque()
+        self._steps: dict[int, Step] = {}
+        self._sampling: dict[int, tuple[bool, Any]] = {}
+        self._replies: dict[int, Future[Any]] = {}
+        self._in_flight: set[int] = set()
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-batches submitted whose result has not been used."""
+        return len(self._in_flight)
+
+    @property
+    def next_index(self) -> int:
+        """Index of the next micro-batch."""
+        return self.dispatcher.submitted
+
+    def submit(self, step: Step) -> LazyResult:
+        """Add a micro-batch and send what is settled."""
+        self.dispatcher.submit(MicroBatch(step.index, step.chunks))
+        self._steps[step.index] = step
+        self._in_flight.add(step.index)
+        self._advance(None)
+        return LazyResult(self, step.index)
+
+    def allow_sampling(self, index: int, *, samples: bool, grammar: Any = None) -> None:
+        """The last stage of `index` may run; `samples` is False where it only carries bookkeeping."""
+        self._sampling[index] = (samples, grammar)
+        self._advance(None)
+
+    def wait(self, index: int) -> Any:
+        """Commit what `index` needs, and block for its result."""
+        if index not in self._replies:
+            self._advance(index)
+        reply = self._replies.pop(index)
+        self._in_flight.discard(index)
+        result = reply.result()
+        self.dispatcher.retire(index)
+        return result
+
+    def _advance(self, awaited: int | None) -> None:
+        self._unsent.extend(self.dispatcher.settle(awaited))
+        batch: list[Action] = []
+        while self._unsent:
+            action = self._unsent[0].action
+            is_last = action.stage == self._last
+            if is_last and action.micro_batch not in self._sampling:
+                break
+            batch.append(self._unsent.popleft().action)
+            if is_last:
+                self._dispatch(batch, action.micro_batch)
+                batch = []
+        if batch:
+            self._dispatch(batch, None)
+
+    def _dispatch(self, actions: list[Action], finished: int | None) -> None:
+        steps = tuple(self._steps.pop(a.micro_batch) for a in actions if a.stage == 0)
+        sampling = {} if finished is None else {finished: self._sampling.pop(finished)}
+        reply = self._send(Actions(tuple(actions), steps, sampling), finished is not None)
+        if finished is not None:
+            assert reply is not None
+            self._replies[finished] = reply
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.dispatcher.check()
+        assert set(self._replies) <= self._in_flight
+        assert all(index in self._in_flight for index in self._steps)

@@ -1,0 +1,38 @@
+"""What the executor tells the ranks: which actions to run next, with the micro-batches they need.
+
+Owns the records on the wire; they travel over vLLM's own message queue.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vllm_vpp.core.batch import Chunk
+from vllm_vpp.core.schedule import Action
+
+__all__ = ["Actions", "Step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A micro-batch as the scheduler made it.
+
+    `scheduler_output` is pickled: each stage loads a copy of its own, since runners keep and extend
+    its lists of block ids.
+    """
+
+    index: int
+    tokens: int
+    chunks: tuple[Chunk, ...]
+    scheduler_output: bytes
+
+
+class Actions(NamedTuple):
+    """Actions of all ranks in virtual order; a rank runs its own.
+
+    `steps` are those that no rank has seen yet. `sampling` holds, for each last-stage action, the
+    grammar output, and whether the micro-batch samples at all.
+    """
+
+    actions: tuple[Action, ...]
+    steps: tuple[Step, ...]
+    sampling: dict[int, tuple[bool, Any]]

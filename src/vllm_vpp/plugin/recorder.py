@@ -1,0 +1,56 @@
+"""Writes what a process did, and when, to one file of the trace folder; off unless asked for.
+
+Owns the raw records; `core.trace` reads them back as a `Timeline`. Times are those of the host's
+monotonic clock, which all processes of a machine share. Nothing of a prompt is ever written.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from vllm_vpp.plugin.log import logger
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Appends records to `<folder>/<name>.jsonl`, or drops them where no folder is given.
+
+    A write that fails (disk full) stops the recording with one warning; serving goes on.
+    """
+
+    def __init__(self, folder: str | None, name: str, header: dict[str, Any]) -> None:
+        self.enabled = folder is not None
+        self._lines: list[str] = []
+        if folder is None:
+            return
+        path = Path(folder) / f"{name}.jsonl"
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._file = os.fdopen(handle, "w", encoding="ascii")
+        except OSError as error:
+            self._stop(error)
+            return
+        self._lines.append(json.dumps(header))
+        self.flush()
+
+    def add(self, *record: Any) -> None:
+        """Keep one record; a short list of a letter and numbers (see `core.trace`)."""
+        if self.enabled:
+            self._lines.append(json.dumps(record, separators=(",", ":")))
+
+    def flush(self) -> None:
+        """Write what was kept."""
+        if not self.enabled or not self._lines:
+            return
+        try:
+            self._file.write("\n".join(self._lines) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._stop(error)
+        self._lines.clear()
+
+    def _stop(self, error: OSError) -> None:
+        self.enabled = False
+        logger.warning("vpp: recording stops, serving goes on: %s", error)

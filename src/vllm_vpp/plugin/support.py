@@ -1,0 +1,192 @@
+"""What this package refuses to run, and why: one record per feature, checked at start-up.
+
+Silently wrong is the only unacceptable outcome, so what is not shown to work is refused here, in
+one line, before any process is started.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+
+from vllm_vpp.errors import UnsupportedError
+
+__all__ = ["REFUSALS", "Refusal", "check_arguments", "check_config", "worker_class"]
+
+_WORKERS = {
+    "vllm.v1.worker.cpu_worker.CPUWorker": "vllm_vpp.plugin.worker_cpu.VPPCPUWorker",
+    "vllm.v1.worker.gpu_worker.Worker": "vllm_vpp.plugin.worker_gpu.VPPGPUWorker",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """`found` returns the offending value of a config, or None when there is nothing to refuse."""
+
+    feature: str
+    found: Callable[[VllmConfig], object]
+    why: str
+    fix: str
+
+
+def _if(condition: object, value: object) -> object:
+    return value if condition else None
+
+
+REFUSALS = (
+    Refusal(
+        feature="speculative_config",
+        found=lambda c: _if(c.speculative_config, getattr(c.speculative_config, "method", True)),
+        why="drafts are verified on the last stage and proposed before the first",
+        fix="leave it out",
+    ),
+    Refusal(
+        feature="async_scheduling",
+        found=lambda c: c.scheduler_config.async_scheduling or None,
+        why="its sampled tokens are broadcast inside vLLM's own pipeline group",
+        fix="pass --no-async-scheduling",
+    ),
+    Refusal(
+        feature="model runner",
+        found=lambda c: _if(c.use_v2_model_runner, "V2"),
+        why="it broadcasts sampled tokens inside vLLM's own pipeline group",
+        fix="set VLLM_USE_V2_MODEL_RUNNER=0",
+    ),
+    Refusal(
+        feature="kv_transfer_config",
+        found=lambda c: _if(
+            c.kv_transfer_config, getattr(c.kv_transfer_config, "kv_connector", True)
+        ),
+        why="connectors assume that a rank owns one contiguous range of layers",
+        fix="leave it out",
+    ),
+    Refusal(
+        feature="ec_transfer_config",
+        found=lambda c: _if(c.ec_transfer_config, "set"),
+        why="encoder outputs are not passed between stages",
+        fix="leave it out",
+    ),
+    Refusal(
+        feature="data_parallel_size",
+        found=lambda c: _if(
+            c.parallel_config.data_parallel_size > 1, c.parallel_config.data_parallel_size
+        ),
+        why="replicas would have to agree on the order of actions",
+        fix="use 1",
+    ),
+    Refusal(
+        feature="enable_expert_parallel",
+        found=lambda c: c.parallel_config.enable_expert_parallel or None,
+        why="its collectives are not ordered between stages",
+        fix="leave it out",
+    ),
+    Refusal(
+        feature="prefill_context_parallel_size",
+        found=lambda c: _if(
+            c.parallel_config.prefill_context_parallel_size > 1,
+            c.parallel_config.prefill_context_parallel_size,
+        ),
+        why="not shown to give the same answers",
+        fix="use 1",
+    ),
+    Refusal(
+        feature="decode_context_parallel_size",
+        found=lambda c: _if(
+            c.parallel_config.decode_context_parallel_size > 1,
+            c.parallel_config.decode_context_parallel_size,
+        ),
+        why="not shown to give the same answers",
+        fix="use 1",
+    ),
+    Refusal(
+        feature="nnodes",
+        found=lambda c: _if(c.parallel_config.nnodes > 1, c.parallel_config.nnodes),
+        why="several machines are not shown to work",
+        fix="use 1",
+    ),
+    Refusal(
+        feature="enable_lora",
+        found=lambda c: _if(c.lora_config, True),
+        why="adapters are loaded into one model of a process, and a rank holds one per stage",
+        fix="leave it out",
+    ),
+    Refusal(
+        feature="multimodal model",
+        found=lambda c: _if(c.model_config.is_multimodal_model, c.model_config.model),
+        why="encoder outputs are not passed between stages",
+        fix="pass --language-model-only if the model allows it",
+    ),
+    Refusal(
+        feature="runner",
+        found=lambda c: _if(c.model_config.runner_type != "generate", c.model_config.runner_type),
+        why="only text generation is shown to give the same answers",
+        fix="use --runner generate",
+    ),
+    Refusal(
+        feature="enable_sleep_mode",
+        found=lambda c: c.model_config.enable_sleep_mode or None,
+        why="its allocator serves one model of a process, and a rank holds one per stage",
+        fix="leave it out",
+    ),
+    Refusal(
+        feature="enable_dbo",
+        found=lambda c: c.parallel_config.enable_dbo or None,
+        why="it splits a micro-batch again",
+        fix="leave it out",
+    ),
+    Refusal(
+        feature="weight_transfer_config",
+        found=lambda c: _if(c.weight_transfer_config, "set"),
+        why="weights are updated in one model of a process, and a rank holds one per stage",
+        fix="leave it out",
+    ),
+    Refusal(
+        feature="enable_chunked_prefill",
+        found=lambda c: _if(not c.scheduler_config.enable_chunked_prefill, False),
+        why="without chunks there is nothing to pipeline",
+        fix="leave it out",
+    ),
+)
+
+
+def check_arguments(args: EngineArgs) -> None:
+    """Refuse what vLLM would override or reject with a message about something else."""
+    backend = args.distributed_executor_backend
+    if backend not in (None, "mp"):
+        name = backend if isinstance(backend, str) else getattr(backend, "__name__", backend)
+        raise UnsupportedError(
+            f"distributed_executor_backend={name}: vpp brings its own; must be mp or left out; leave it out"
+        )
+    if args.async_scheduling:
+        raise _refused(next(r for r in REFUSALS if r.feature == "async_scheduling"), True)
+    if args.scheduler_cls is not None:
+        raise UnsupportedError(
+            f"scheduler_cls={args.scheduler_cls}: vpp brings its own; must be left out; leave it out"
+        )
+
+
+def check_config(config: VllmConfig) -> None:
+    """Raise UnsupportedError for the first feature that is refused."""
+    for refusal in REFUSALS:
+        value = refusal.found(config)
+        if value is not None:
+            raise _refused(refusal, value)
+
+
+def _refused(refusal: Refusal, value: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"{refusal.feature}={value}: not supported with vpp: {refusal.why}; {refusal.fix}"
+    )
+
+
+def worker_class(name: str) -> str:
+    """Our class over the platform's worker class. Raises UnsupportedError for a worker unknown here."""
+    if name in _WORKERS.values():
+        return name
+    if name not in _WORKERS:
+        raise UnsupportedError(
+            f"worker_cls={name}: not supported with vpp; must be one of {', '.join(_WORKERS)}; leave worker_cls out"
+        )
+    return _WORKERS[name]

@@ -1,0 +1,222 @@
+"""How the output of one stage becomes the input of the next.
+
+Owns the pipeline group that a stage sees, in which it is rank s of all stages, and the threads that
+keep a receive posted on every incoming channel, so that a transfer runs while its receiver computes.
+Mirrors `GroupCoordinator` (vllm/distributed/parallel_state.py) as far as model runners use it.
+
+One communicator per sweep: with one for all, "send forward, then receive back" on one rank and its
+mirror image on the next would wait for each other. Within a sweep a pair of ranks has one channel in
+one direction, and both ends see micro-batches in order.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from vllm.distributed import parallel_state
+from vllm.distributed.parallel_state import GroupCoordinator
+
+from vllm_vpp.core.layout import Layout
+
+__all__ = ["Arrival", "Link", "StageGroup", "Transport"]
+
+
+_STOP = "vpp_stop"
+
+
+class Arrival(NamedTuple):
+    """Input of a stage. Times are monotonic nanoseconds; None where nothing was transferred.
+
+    `handles` and `finish` are what vLLM's receive returned, still to be waited for and called.
+    """
+
+    tensors: dict[str, Any]
+    handles: list[Any]
+    finish: list[Callable[[], None]]
+    posted_ns: int | None
+    done_ns: int | None
+
+
+class _Failed(NamedTuple):
+    error: BaseException
+
+
+class Link:
+    """Inputs of one stage, in the order of micro-batches; blocks until the next one is there."""
+
+    def __init__(self) -> None:
+        self._arrivals: queue.SimpleQueue[Arrival | _Failed] = queue.SimpleQueue()
+
+    def put(self, arrival: Arrival | _Failed) -> None:
+        """Append."""
+        self._arrivals.put(arrival)
+
+    def take(self) -> Arrival:
+        """Remove and return the oldest; raises what the receiving thread raised."""
+        arrival = self._arrivals.get()
+        if isinstance(arrival, _Failed):
+            raise RuntimeError("vpp: receiving from the rank before failed") from arrival.error
+        return arrival
+
+
+class StageGroup:
+    """The pipeline group that the models and the runner of one stage see.
+
+    `is_first_rank` and `is_last_rank` are those of the stage; whatever else is asked goes to the
+    real group of the process.
+    """
+
+    def __init__(self, transport: "Transport", stage: int) -> None:
+        self._transport = transport
+        self.rank_in_group = stage
+        self.world_size = transport.layout.stages
+        self.ranks = list(range(self.world_size))
+        self.arrival: Arrival | None = None
+        self.sent_ns: int | None = None
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether the stage embeds tokens."""
+        return self.rank_in_group == 0
+
+    @property
+    def is_last_rank(self) -> bool:
+        """Whether the stage computes logits and samples."""
+        return self.rank_in_group == self.world_size - 1
+
+    @property
+    def first_rank(self) -> int:
+        """Stage 0."""
+        return 0
+
+    @property
+    def last_rank(self) -> int:
+        """The last stage."""
+        return self.world_size - 1
+
+    def isend_tensor_dict(
+        self, tensor_dict: dict[str, Any], dst: int | None = None, **options: Any
+    ) -> list[Any]:
+        """Hand the output to the next stage without waiting."""
+        assert dst is None, "a stage sends to the next one only"
+        self.sent_ns = time.monotonic_ns()
+        return self._transport.send(self.rank_in_group + 1, tensor_dict, options)
+
+    def irecv_tensor_dict(
+        self, src: int | None = None, **options: Any
+    ) -> tuple[dict[str, Any], list[Any], list[Callable[[], None]]]:
+        """The input that the stage has taken from its link."""
+        assert src is None, "a stage receives from the one before only"
+        arrival, self.arrival = self.arrival, None
+        assert arrival is not None, f"stage {self.rank_in_group} has taken no input"
+        return arrival.tensors, arrival.handles, arrival.finish
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport.physical, name)
+
+
+class Transport:
+    """Links and groups of one process, for all stages that it owns.
+
+    `copies`: outputs live in buffers that the next micro-batch overwrites (graphs), so they are
+    copied before they are sent.
+    """
+
+    def __init__(self, layout: Layout, *, copies: bool) -> None:
+        self.layout = layout
+        self.physical: GroupCoordinator = parallel_state.get_pp_group()
+        self.rank = self.physical.rank_in_group
+        self._copies = copies
+        self._groups = self._make_groups()
+        self._options: dict[str, Any] = {"all_gather_group": parallel_state.get_tp_group()}
+        self._receivers: list[threading.Thread] = []
+        self.links = {stage: Link() for stage in layout.stages_of(self.rank) if stage}
+        self.groups = {stage: StageGroup(self, stage) for stage in layout.stages_of(self.rank)}
+
+    def _make_groups(self) -> list[GroupCoordinator]:
+        """One communicator per sweep; a collective call, made by all processes alike."""
+        groups = [self.physical]
+        if self.layout.ranks == 1:
+            return groups * self.layout.sweeps
+        world = parallel_state.get_world_group()
+        backend = torch.distributed.get_backend(self.physical.device_group)
+        for sweep in range(1, self.layout.sweeps):
+            groups.append(
+                parallel_state.init_model_parallel_group(
+                    self.physical.group_ranks, world.local_rank, backend, group_name=f"vpp{sweep}"
+                )
+            )
+        for group in groups:
+            group.use_cpu_custom_send_recv = (
+                False  # synchronous beyond its buffer: two ranks that send would hang
+            )
+        return groups
+
+    def start(self) -> None:
+        """Start one receiving thread per stage whose input comes from another rank."""
+        for stage, link in self.links.items():
+            if not self.layout.enters_by_turn(stage):
+                thread = threading.Thread(
+                    target=self._receive,
+                    args=(stage, link),
+                    name=f"vpp-receive-{stage}",
+                    daemon=True,
+                )
+                thread.start()
+                self._receivers.append(thread)
+
+    def stop(self, timeout: float = 3.0) -> bool:
+        """Tell the ranks after this one that nothing more comes, and end the receiving threads.
+
+        Returns whether all of them ended; they do once the ranks before have stopped or died.
+        """
+        if not self._receivers:
+            return True
+        for stage in self.groups:
+            after = stage + 1
+            if after < self.layout.stages and not self.layout.enters_by_turn(after):
+                with suppress(RuntimeError):  # the peer is gone already
+                    group = self._groups[self.layout.sweep(after)]
+                    group.isend_tensor_dict({_STOP: True}, dst=self.layout.owner(after))
+        deadline = time.monotonic() + timeout
+        for thread in self._receivers:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._receivers)
+
+    def _receive(self, stage: int, link: Link) -> None:
+        group = self._groups[self.layout.sweep(stage)]
+        source = self.layout.owner(stage - 1)
+        on_host = self.physical.device.type == "cpu"
+        if not on_host:
+            torch.accelerator.set_device_index(self.physical.device)
+        try:
+            while True:
+                posted = time.monotonic_ns()
+                tensors, handles, finish = group.irecv_tensor_dict(src=source, **self._options)
+                assert tensors is not None
+                if _STOP in tensors:
+                    return
+                if on_host:  # elsewhere the compute stream waits, in the thread that computes
+                    for handle in handles:
+                        handle.wait()
+                    handles = []
+                link.put(Arrival(tensors, handles, finish, posted, time.monotonic_ns()))
+        except BaseException as error:  # noqa: BLE001 - handed to the computing thread, which raises it
+            link.put(_Failed(error))
+
+    def send(self, stage: int, tensors: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+        """Output of `stage` - 1; the group keeps handles and tensors alive until the send is done."""
+        if self._copies:
+            tensors = {
+                k: t.clone() if isinstance(t, torch.Tensor) else t for k, t in tensors.items()
+            }
+        if self.layout.enters_by_turn(stage):
+            self.links[stage].put(Arrival(tensors, [], [], None, None))
+            return [None]
+        group = self._groups[self.layout.sweep(stage)]
+        group.isend_tensor_dict(tensors, dst=self.layout.owner(stage), **options)
+        return [None]

@@ -1,0 +1,180 @@
+"""A process that hosts several stages: a mixin over the platform's own worker class.
+
+Owns which stage a call is meant for. Loading, KV caches and warm-up are the platform's, once per
+stage; running follows the executor's messages. Mirrors vllm/v1/worker/gpu_worker.py.
+"""
+
+import pickle
+import time
+from collections import deque
+from typing import Any
+
+import torch
+from vllm.config import CUDAGraphMode
+from vllm.distributed import parallel_state
+from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
+
+from vllm_vpp.plugin import engine_config, partition
+from vllm_vpp.plugin.log import logger
+from vllm_vpp.plugin.message import Actions, Step
+from vllm_vpp.plugin.recorder import Recorder
+from vllm_vpp.plugin.stage import Stage, divide_memory
+from vllm_vpp.plugin.transport import Transport
+
+__all__ = ["StageHost"]
+
+
+class StageHost:
+    """Mixin: put it before the platform's worker class and name that class in `base`."""
+
+    base: type[WorkerBase]
+    vllm_config: Any
+    device: torch.device
+
+    def init_device(self) -> None:
+        """Start the device as the platform does, then one model runner per stage."""
+        import os
+
+        super().init_device()
+        self.settings = engine_config.settings_of(self.vllm_config)
+        self.layout = engine_config.layout_of(self.vllm_config)
+        assert self.settings.layers is not None
+        os.environ[partition.ENV] = ",".join(map(str, self.settings.layers))
+        graphs = self.vllm_config.compilation_config.cudagraph_mode not in (
+            None,
+            CUDAGraphMode.NONE,
+        )
+        self.transport = Transport(self.layout, copies=graphs)
+        assert isinstance(self, WorkerBase)
+        self.stages = {s: Stage.make(self, self.base, g) for s, g in self.transport.groups.items()}
+        self.model_runner = self._last.worker.model_runner
+        self.steps: dict[int, deque[Step]] = {stage: deque() for stage in self.stages}
+        self.recorder = self._recorder()
+        self._owned = frozenset(self.stages)
+
+    @property
+    def _last(self) -> Stage:
+        return self.stages[max(self.stages)]
+
+    def _recorder(self) -> Recorder:
+        first = parallel_state.get_tp_group().rank_in_group == 0
+        rank = self.transport.rank
+        header = {"rank": rank, "ranks": self.layout.ranks, "sweeps": self.layout.sweeps}
+        return Recorder(self.settings.trace_dir if first else None, f"rank{rank}", header)
+
+    def load_model(self, **options: Any) -> None:
+        """Load the layers of every stage."""
+        for stage in self.stages.values():
+            with stage.active():
+                stage.worker.load_model(**options)
+                stage.ensure_input_buffers()
+
+    def get_kv_cache_spec(self) -> list[dict[str, Any]]:
+        """KV specs of each stage, in execution order."""
+        specs = []
+        for stage in self.stages.values():
+            with stage.active():
+                specs.append(stage.worker.get_kv_cache_spec())
+        self._specs = specs
+        return specs
+
+    def determine_available_memory(self) -> list[int]:
+        """KV bytes of each stage: what the rank has, divided so that all hold equally many blocks."""
+        available = []
+        for stage in self.stages.values():
+            with stage.active():
+                available.append(stage.worker.determine_available_memory())
+        return divide_memory(min(available), self._specs)
+
+    def initialize_from_config(self, configs: list[Any]) -> None:
+        """Allocate the KV caches of each stage, then keep a receive posted on every channel."""
+        for stage, config in zip(self.stages.values(), configs, strict=True):
+            with stage.active():
+                stage.worker.initialize_from_config(config)
+        self.transport.start()
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Warm up each stage; the times add up."""
+        times = []
+        for stage in self.stages.values():
+            with stage.active():
+                times.append(stage.worker.compile_or_warm_up_model())
+        return CompilationTimes(
+            language_model=sum(t.language_model for t in times),
+            encoder=sum(t.encoder for t in times),
+        )
+
+    def update_max_model_len(self, max_model_len: int) -> None:
+        """Tell every stage."""
+        for stage in self.stages.values():
+            stage.worker.update_max_model_len(max_model_len)
+
+    def shutdown(self) -> None:
+        """End the receiving threads before vLLM destroys the groups that they wait on."""
+        import os
+
+        self.recorder.flush()
+        ended = self.transport.stop()
+        super().shutdown()
+        if not ended:  # a thread inside a collective library cannot be cancelled
+            os._exit(0)
+
+    def vpp_run(self, message: Actions) -> Any:
+        """Run this rank's actions in order; returns the output of the last stage if it is among them.
+
+        A rank that fails without being the one that replies ends its process, so that vLLM's monitor
+        reports the failure at once instead of leaving the others to wait for a transfer.
+        """
+        try:
+            return self._run(message)
+        except Exception:
+            if self.layout.stages - 1 in self.stages and message.sampling:
+                raise
+            logger.exception("vpp: rank %d failed; its process ends", self.transport.rank)
+            raise SystemExit(1) from None
+
+    def _run(self, message: Actions) -> Any:
+        started = time.monotonic_ns()
+        for step in message.steps:
+            for queue in self.steps.values():
+                queue.append(step)
+        output, ran = None, 0
+        for action in message.actions:
+            if action.stage not in self._owned:
+                continue
+            output = self._run_stage(self.stages[action.stage], action.micro_batch, message)
+            ran += 1
+        self.recorder.add("m", started, time.monotonic_ns(), ran)
+        if message.sampling:
+            self.recorder.flush()
+        return output
+
+    def _run_stage(self, stage: Stage, index: int, message: Actions) -> Any:
+        step = self.steps[stage.index].popleft()
+        assert step.index == index, (
+            f"stage {stage.index} is asked for {index}, next is {step.index}"
+        )
+        scheduler_output = pickle.loads(
+            step.scheduler_output
+        )  # our own executor's, over vLLM's own queue
+        asked = time.monotonic_ns()
+        arrival = None
+        if step.tokens and stage.index:
+            arrival = self.transport.links[stage.index].take()
+        start = time.monotonic_ns()
+        output = stage.run(scheduler_output, arrival)
+        if stage.group.is_last_rank:
+            samples, grammar = message.sampling[index]
+            if samples:
+                output = stage.sample(grammar)
+        end = time.monotonic_ns()
+        if self.recorder.enabled and step.tokens:
+            self.recorder.add("c", stage.index, index, start, end)
+            if arrival is not None and arrival.posted_ns is not None:
+                self.recorder.add(
+                    "r", stage.index, index, arrival.posted_ns, arrival.done_ns, start - asked
+                )
+            sends = not stage.group.is_last_rank and not self.layout.enters_by_turn(stage.index + 1)
+            if sends:
+                self.recorder.add("s", stage.index + 1, index, stage.group.sent_ns)
+        return output
