@@ -1,0 +1,3 @@
+"""Models, prompts and measurements: what a comparison of pipelines is run on."""
+
+__all__: list[str] = []
