@@ -102,9 +102,11 @@ def oracle(case: Case) -> list[tuple[Action, int, int]]:
     return placed
 
 
-def engine(case: Case, eager: Callable[[], bool]) -> list[Placed]:
+def engine(
+    case: Case, eager: Callable[[], bool], kind: type[Dispatcher] = Dispatcher
+) -> list[Placed]:
     """What the executor sends out; `eager` says whether to settle before waiting."""
-    dispatcher = Dispatcher(case.order, case.cost, case.transfers.time)
+    dispatcher = kind(case.order, case.cost, case.transfers.time)
     placed: list[Placed] = []
     retired = 0
     for batch in case.batches:
@@ -151,28 +153,27 @@ def test_settled_actions_come_in_virtual_order(case: Case) -> None:
     assert starts == sorted(starts)
 
 
-class Hasty(Order):
-    """A policy that calls every decision final: the mistake that the tests above must catch."""
+class Hasty(Dispatcher):
+    """Calls every decision final: the mistake that the tests above must catch."""
 
-    def settled(self, rank: int, candidates: object, unknown: int) -> bool:
+    def _is_final(self, rank: int, time_ns: int, stage: int | None) -> bool:
         return True
 
+    def check(self) -> None:
+        pass
 
-def test_a_policy_that_settles_too_early_is_caught() -> None:
+
+@pytest.mark.parametrize("name", list(OrderName))
+def test_settling_too_early_is_caught(name: OrderName) -> None:
     layout = Layout(2, 2)
     batches = tuple(MicroBatch(m, (Chunk("r", 0, 1),)) for m in range(6))
     keys = [(s, m) for s in range(4) for m in range(6)]
     cost = Table({(s, m): (m + 1) / NS for s, m in keys})
-    none = Table(dict.fromkeys(keys, 0.0))
-
-    def differs(order: Order) -> bool:
-        case = Case(order, 4, batches, cost, none)
-        sent = [p.action for p in engine(case, lambda: True)]
-        return per_rank(case, sent) != per_rank(case, [a for a, _, _ in oracle(case)])
-
-    for name in OrderName:
-        assert not differs(Order(name, layout))
-    assert any(differs(Hasty(name, layout)) for name in OrderName)
+    case = Case(Order(name, layout), 4, batches, cost, Table(dict.fromkeys(keys, 0.0)))
+    expected = sorted((start, action) for action, start, _ in oracle(case))
+    for kind in (Dispatcher, Hasty):
+        sent = engine(case, lambda: True, kind)
+        assert (sorted((p.start_ns, p.action) for p in sent) == expected) is (kind is Dispatcher)
 
 
 @pytest.mark.parametrize("name", list(OrderName))

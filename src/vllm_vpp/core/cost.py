@@ -56,6 +56,16 @@ class QuadraticCost:
         """Seconds of one chunk without the fixed part c0."""
         return self.gamma * prefix + self.b * tokens + self.a * tokens * (prefix + tokens / 2)
 
+    def work(self, tokens: float) -> float:
+        """F(x) = b x + a x^2 / 2: seconds of the first x tokens, neither c0 nor gamma counted."""
+        return self.b * tokens + self.a * tokens * tokens / 2
+
+    def tokens_within(self, seconds: float, prefix: float) -> float:
+        """The x that solves F(prefix + x) - F(prefix) = seconds."""
+        linear = self.b + self.a * prefix
+        root = linear + (linear * linear + 2 * self.a * seconds) ** 0.5
+        return 2 * seconds / root if root else float("inf")
+
     def seconds(self, micro_batch: MicroBatch) -> float:
         """Whole-model seconds of a micro-batch; 0 for an empty one."""
         if not micro_batch.chunks:

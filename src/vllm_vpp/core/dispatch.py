@@ -73,6 +73,9 @@ class Dispatcher:
     layout: Layout = field(init=False)
     now_ns: int = field(init=False, default=0)
     batches: list[MicroBatch] = field(init=False, default_factory=list)
+    _ranks: int = field(init=False)
+    _last: int = field(init=False)
+    _gap_ns: int = field(init=False)
     _first: int = field(init=False, default=0)
     _rows: list[_Row] = field(init=False, default_factory=list)
     _next: list[int] = field(init=False)
@@ -84,10 +87,13 @@ class Dispatcher:
     _owners: tuple[int, ...] = field(init=False)
     _stages_of: tuple[tuple[int, ...], ...] = field(init=False)
     _turns: tuple[bool, ...] = field(init=False)
+    _preferred: bool = field(init=False)
     _choose: Callable[[int, int], int | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.layout = layout = self.order.layout
+        self._ranks, self._last = layout.ranks, layout.stages
+        self._gap_ns = round(self.gap * _NS)
         self._next = [0] * layout.stages
         self._arrivals = [deque() for _ in range(layout.stages)]
         self._free_ns = [0] * layout.ranks
@@ -97,7 +103,8 @@ class Dispatcher:
         self._stages_of = tuple(
             self.order.preference(rank) or layout.stages_of(rank) for rank in range(layout.ranks)
         )
-        self._choose = self._first_ready if self.order.preference(0) else self._best
+        self._preferred = self.order.preference(0) is not None
+        self._choose = self._first_ready if self._preferred else self._best
 
     @property
     def submitted(self) -> int:
@@ -127,7 +134,7 @@ class Dispatcher:
 
     def _wake(self, time_ns: int, rank: int) -> None:
         """Ask a rank at this time; one integer per event, so that the heap compares fast."""
-        heappush(self._events, time_ns * self.layout.ranks + rank)
+        heappush(self._events, time_ns * self._ranks + rank)
 
     def retire(self, index: int) -> None:
         """Note that the result of micro-batch `index` has been used: virtual now is its end."""
@@ -150,30 +157,34 @@ class Dispatcher:
         placed: list[Placed] = []
         stuck: set[int] = set()
         last_event = _FOREVER
-        release_ns = self.now_ns if awaited is None else self._ends.get(awaited, _FOREVER)
+        ends, last = self._ends, self._last - 1
+        release_ns = self.now_ns if awaited is None else ends.get(awaited, _FOREVER)
         if closed:
-            release_ns = _FOREVER
-        ranks, events, free_ns = self.layout.ranks, self._events, self._free_ns
-        choose = self._choose
+            release_ns, awaited = _FOREVER, None
+        ranks, events, free_ns = self._ranks, self._events, self._free_ns
+        choose, is_final = self._choose, self._is_final
         while events and events[0] <= last_event:
             event = heappop(events)
             time_ns, rank = divmod(event, ranks)
             if free_ns[rank] > time_ns:
                 continue  # busy: its own completion event comes later
-            if time_ns >= release_ns and not self._is_final(rank, time_ns):
+            stage = choose(rank, time_ns)
+            if time_ns >= release_ns and not is_final(rank, time_ns, stage):
                 stuck.add(event)
                 last_event = (time_ns + 1) * ranks - 1
                 continue
-            stage = choose(rank, time_ns)
             if stage is not None:
                 placed.append(self._place(rank, stage, time_ns))
-                if awaited is not None and awaited in self._ends and not closed:
-                    release_ns = self._ends[awaited]
+                if stage == last and awaited is not None:
+                    release_ns = ends.get(awaited, _FOREVER)
         for event in stuck:  # asked again when the clock next moves
             heappush(events, event)
         return placed
 
-    def _is_final(self, rank: int, time_ns: int) -> bool:
+    def _is_final(self, rank: int, time_ns: int, stage: int | None) -> bool:
+        """What `order.settled` says; with stages in order of preference a newcomer comes last."""
+        if self._preferred:
+            return stage is not None or rank != self._owners[0]
         return self.order.settled(rank, self._candidates(rank, time_ns), self.submitted)
 
     def _candidates(self, rank: int, time_ns: int) -> list[Candidate]:
@@ -200,23 +211,24 @@ class Dispatcher:
     def _place(self, rank: int, stage: int, time_ns: int) -> Placed:
         index = self._next[stage]
         row = self._rows[index - self._first]
-        start_ns = time_ns + round(self.gap * _NS)
-        end_ns = busy_ns = start_ns + row.compute[stage]
+        start_ns = time_ns + self._gap_ns
+        end_ns = busy_ns = start_ns + row[0][stage]
         self._next[stage] = index + 1
         self._arrivals[stage].popleft()
         sent_ns = None
         after = stage + 1
-        if after == len(self._next):
+        if after == self._last:
             self._ends[index] = end_ns
-            self._wake(end_ns, self._owners[0])  # where a newcomer could start
+            if rank != self._owners[0]:  # a newcomer could start there now
+                self._wake(end_ns, self._owners[0])
         elif self._turns[after]:
             self._arrivals[after].append(end_ns)
         else:
-            sent_ns = self._send(after, end_ns, row.transfer[after])
+            sent_ns = self._send(after, end_ns, row[1][after])
             if self.blocking:
                 busy_ns = sent_ns[1]
         self._free_ns[rank] = busy_ns
-        self._wake(busy_ns, rank)
+        heappush(self._events, busy_ns * self._ranks + rank)
         return Placed(Action(stage, index), rank, start_ns, end_ns, sent_ns)
 
     def _send(self, stage: int, ready_ns: int, lasts_ns: int) -> tuple[int, int]:
@@ -230,7 +242,7 @@ class Dispatcher:
         self._arrivals[stage].append(arrival_ns)
         owner = self._owners[stage]
         if self._free_ns[owner] <= arrival_ns:  # else its completion event comes later
-            self._wake(arrival_ns, owner)
+            heappush(self._events, arrival_ns * self._ranks + owner)
         return start_ns, arrival_ns
 
     def check(self) -> None:

@@ -80,7 +80,8 @@ class Order:
     def preference(self, rank: int) -> tuple[int, ...] | None:
         """Stages of a rank, best first, where that does not depend on the micro-batches; else None.
 
-        `choose` then takes the first stage that is ready; the dispatcher saves itself the keys.
+        `choose` then takes the first stage that is ready, and any that is ready is `settled` (a
+        newcomer comes last): the dispatcher saves itself the keys.
         """
         return None if self.name.waits else self.layout.stages_of(rank)[::-1]
 

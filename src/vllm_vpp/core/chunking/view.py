@@ -1,0 +1,71 @@
+"""What a chunking policy sees, and what it must answer.
+
+Owns the read-only view of one prompt at one scheduler step, the protocol of a policy, and the rule
+that turns any answer into a chunk that fits: never empty, never over the limit, ending on a block
+boundary, never leaving a tail too short to be worth a step.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+__all__ = ["Policy", "View", "fit", "next_of_plan"]
+
+
+class View(NamedTuple):
+    """One prompt at one scheduler step, all in tokens.
+
+    prefix: computed so far. length: of the prompt. start: where its computation began (cached
+    tokens). limit: most tokens that this step can still take. block: size of a KV-cache block.
+    waiting: prompt tokens of the requests behind this one. decodes: decode steps running.
+    free_fraction: share of the KV cache that is free.
+    """
+
+    prefix: int
+    length: int
+    limit: int
+    start: int = 0
+    block: int = 16
+    waiting: int = 0
+    decodes: int = 0
+    free_fraction: float = 1.0
+
+
+class Policy(Protocol):
+    """Picks the next chunk. Pure: equal views, equal answers."""
+
+    def size(self, view: View) -> int:
+        """Tokens wanted for the next chunk, at least 1; `fit` makes it fit."""
+        ...
+
+
+def fit(size: int, view: View) -> int:
+    """The chunk nearest to `size` that may be scheduled: 1 <= chunk <= min(limit, what is left).
+
+    A chunk that is not the last ends on a block boundary where the limit allows one. A tail of less
+    than a block (kernels waste it, and some crash on it) joins the chunk, or takes a block from it.
+    """
+    left = view.length - view.prefix
+    assert left > 0, view
+    assert view.limit > 0, view
+    wanted = min(max(size, 1), view.limit, left)
+    if wanted < left:
+        end = (view.prefix + wanted) // view.block * view.block
+        if end <= view.prefix:  # less than a block
+            end = (view.prefix // view.block + 1) * view.block
+        wanted = min(end - view.prefix, view.limit, left)
+    tail = left - wanted
+    if 0 < tail < view.block:
+        if left <= view.limit:
+            return left
+        if wanted > view.block:
+            return wanted - view.block
+    return wanted
+
+
+def next_of_plan(plan: Sequence[int], view: View) -> int:
+    """The chunk of a plan that contains the next token; up to its end where a step broke it up."""
+    for end in accumulate(plan, initial=view.start):
+        if end > view.prefix:
+            return end - view.prefix
+    return view.length - view.prefix
