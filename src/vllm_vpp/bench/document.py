@@ -12,7 +12,7 @@ from vllm_vpp.errors import InputError
 
 __all__ = ["QUESTION", "Tokenizer", "document"]
 
-QUESTION = "What is the first Python module above for? Answer in one sentence."
+QUESTION = "Which programming language is the text above written in?"
 TEXT = "{text}"
 
 
