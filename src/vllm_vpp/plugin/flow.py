@@ -78,9 +78,8 @@ class Flow:
         self._advance(None)
 
     def wait(self, index: int) -> Any:
-        """Commit what `index` needs, and block for its result."""
-        if index not in self._replies:
-            self._advance(index)
+        """Commit what `index` needs and what surely follows, and block for its result."""
+        self._advance(index)
         reply = self._replies.pop(index)
         self._in_flight.discard(index)
         result = reply.result()
