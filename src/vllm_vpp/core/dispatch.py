@@ -62,6 +62,7 @@ class Dispatcher:
     `stage` being there; it is not asked at a turn. `channels`: for each stage the channel that
     carries its input, one transfer after the other; without it transfers never wait. `blocking`: a
     rank computes nothing while it sends. `gap`: seconds that a rank needs before each action.
+    `uniform`: `transfer` says the same for every stage, so that asking once is enough.
     """
 
     order: Order
@@ -70,6 +71,7 @@ class Dispatcher:
     channels: Sequence[int] | None = None
     blocking: bool = False
     gap: float = 0.0
+    uniform: bool = False
     layout: Layout = field(init=False)
     now_ns: int = field(init=False, default=0)
     batches: list[MicroBatch] = field(init=False, default_factory=list)
@@ -125,6 +127,8 @@ class Dispatcher:
         seconds = stage_seconds(self.cost, micro_batch, self.layout.stages)
         if self.transfer is _no_transfer:
             transfer: tuple[int, ...] = (0,) * len(seconds)
+        elif self.uniform:
+            transfer = (round(self.transfer(1, micro_batch) * _NS),) * len(seconds)
         else:
             transfer = tuple(
                 0 if stage == 0 or turn else round(self.transfer(stage, micro_batch) * _NS)
@@ -148,19 +152,26 @@ class Dispatcher:
         """Virtual end of a micro-batch, or None while its last action is not settled."""
         return self._ends.get(index)
 
-    def settle(self, awaited: int | None = None, *, closed: bool = False) -> list[Placed]:
+    def settle(
+        self, awaited: int | None = None, *, until_ns: int | None = None, closed: bool = False
+    ) -> list[Placed]:
         """Advance the clock as far as decisions are final; return them in virtual order.
 
         `awaited`: nothing will be submitted before this micro-batch's virtual end, because the
-        caller waits for its result. `closed`: nothing will be submitted any more.
+        caller waits for its result. `until_ns`: nor before this moment, if that is earlier.
+        `closed`: nothing will be submitted any more. Without any of them: nor before now.
         """
         placed: list[Placed] = []
         stuck: set[int] = set()
         last_event = _FOREVER
         ends, last = self._ends, self._last - 1
-        release_ns = self.now_ns if awaited is None else ends.get(awaited, _FOREVER)
-        if closed:
-            release_ns, awaited = _FOREVER, None
+        until = _FOREVER if until_ns is None else until_ns
+        if until_ns is not None:
+            self._wake(until_ns, self._owners[0])
+        if awaited is not None:
+            release_ns = min(ends.get(awaited, _FOREVER), until)
+        else:
+            release_ns = until if closed or until_ns is not None else self.now_ns
         ranks, events, free_ns = self._ranks, self._events, self._free_ns
         choose, is_final = self._choose, self._is_final
         while events and events[0] <= last_event:
@@ -176,7 +187,7 @@ class Dispatcher:
             if stage is not None:
                 placed.append(self._place(rank, stage, time_ns))
                 if stage == last and awaited is not None:
-                    release_ns = ends.get(awaited, _FOREVER)
+                    release_ns = min(ends.get(awaited, _FOREVER), until)
         for event in stuck:  # asked again when the clock next moves
             heappush(events, event)
         return placed

@@ -125,13 +125,24 @@ class Metrics:
 def measure(timeline: Timeline) -> Metrics:
     """Metrics of a timeline. Raises InputError when nothing was computed."""
     window = [(timeline.start_ns, timeline.end_ns)]
-    ranks = tuple(_rank(timeline, rank, window) for rank in range(timeline.layout.ranks))
+    spans = _by_rank(timeline)
+    ranks = tuple(_rank(rank, spans[rank], window) for rank in range(timeline.layout.ranks))
     return Metrics(makespan=length(window) * _S, ranks=ranks)
 
 
-def _rank(timeline: Timeline, rank: int, window: Intervals) -> RankMetrics:
+def _by_rank(timeline: Timeline) -> list[dict[SpanKind, Intervals]]:
+    """Start and end of the spans of each rank, by kind."""
+    found: list[dict[SpanKind, Intervals]] = [
+        {kind: [] for kind in SpanKind} for _ in range(timeline.layout.ranks)
+    ]
+    for rank, kind, _, _, start_ns, end_ns in timeline.spans:
+        found[rank][kind].append((start_ns, end_ns))
+    return found
+
+
+def _rank(rank: int, spans: dict[SpanKind, Intervals], window: Intervals) -> RankMetrics:
     def union(*kinds: SpanKind) -> Intervals:
-        return intersect(merge((s.start_ns, s.end_ns) for s in timeline.of(rank, *kinds)), window)
+        return intersect(merge(span for kind in kinds for span in spans[kind]), window)
 
     compute = union(SpanKind.COMPUTE)
     transfer = union(SpanKind.SEND, SpanKind.RECV)

@@ -1,0 +1,137 @@
+"""What goes into the next micro-batch: a small model of vLLM's scheduler.
+
+Mirrors vllm.v1.core.sched.scheduler.Scheduler as far as timing goes: running decodes first, one
+token each; then prompts in order, the chunk of the first one sized by the policy, the rest of that
+size left to the prompts behind it; a prompt has several chunks in flight, a decode one token.
+Leaves KV blocks and preemption out.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from vllm_vpp.core.batch import Chunk
+from vllm_vpp.core.chunking import Policy, View, next_chunk
+from vllm_vpp.sim.request import Request
+
+__all__ = ["Batcher", "Progress"]
+
+_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a request has come; times in nanoseconds, one per output token."""
+
+    request: Request
+    number: int
+    computed: int
+    arrival_ns: int
+    token_ns: list[int] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether all output tokens are out."""
+        return len(self.token_ns) >= self.request.output
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the whole prompt has been scheduled."""
+        return self.computed >= self.request.prompt
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Sort key: who is served first."""
+        return self.request.priority, self.arrival_ns, self.number
+
+
+@dataclass(slots=True, kw_only=True)
+class Batcher:
+    """Mutable queues of the scheduler. `sharing`: whether a micro-batch may mix prompts."""
+
+    policy: Policy
+    limit: int
+    block: int
+    sharing: bool
+    max_requests: int
+    all: dict[str, Progress] = field(init=False, default_factory=dict)
+    _coming: list[tuple[int, int, str]] = field(init=False, default_factory=list)
+    _followers: dict[str, list[Request]] = field(init=False, default_factory=dict)
+    _prefill: list[tuple[tuple[int, int, int], str]] = field(init=False, default_factory=list)
+    _decode: list[tuple[tuple[int, int, int], str]] = field(init=False, default_factory=list)
+    _running: set[str] = field(init=False, default_factory=set)
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Take requests in; each one waits for its arrival, or for the one it comes after."""
+        for number, request in enumerate(requests):
+            arrival_ns = round(request.arrival * _NS)
+            self.all[request.name] = Progress(request, number, request.cached, arrival_ns)
+            if request.after is None:
+                self._coming.append((arrival_ns, number, request.name))
+            else:
+                self._followers.setdefault(request.after, []).append(request)
+        heapify(self._coming)
+
+    def next_arrival(self) -> int | None:
+        """Nanosecond of the next arrival yet to come."""
+        return self._coming[0][0] if self._coming else None
+
+    def next(self, now_ns: int) -> tuple[Chunk, ...] | None:
+        """Chunks of the next micro-batch at this moment, or None when there is nothing to run."""
+        while self._coming and self._coming[0][0] <= now_ns:
+            progress = self.all[heappop(self._coming)[2]]
+            insort(self._prefill, (progress.place, progress.request.name))
+        decoding = self._decode[: self.limit]
+        del self._decode[: self.limit]
+        chunks = [self._decode_chunk(self.all[name]) for _, name in decoding]
+        chunks += self._prompt_chunks(self.limit - len(chunks))
+        return tuple(chunks) or None
+
+    def _decode_chunk(self, progress: Progress) -> Chunk:
+        prefix = progress.request.prompt + len(progress.token_ns) - 1
+        return Chunk(progress.request.name, prefix, 1)
+
+    def _prompt_chunks(self, room: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        allowance: int | None = None
+        for _, name in list(self._prefill):
+            progress = self.all[name]
+            if room <= 0 or not (name in self._running or len(self._running) < self.max_requests):
+                break
+            view = self._view(progress, room if allowance is None else allowance)
+            size = next_chunk(self.policy, view)
+            if allowance is None:
+                allowance = min(self.policy.size(view), room)
+            allowance -= size
+            room = allowance
+            chunks.append(Chunk(name, progress.computed, size))
+            progress.computed += size
+            self._running.add(name)
+            if progress.prefilled:
+                self._prefill.remove((progress.place, name))
+            if not self.sharing:
+                break
+        return chunks
+
+    def _view(self, progress: Progress, limit: int) -> View:
+        request = progress.request
+        return View(
+            progress.computed, request.prompt, limit, start=request.cached, block=self.block
+        )
+
+    def finish(self, chunks: tuple[Chunk, ...], end_ns: int) -> None:
+        """Note that a micro-batch is done: tokens come out, decodes go on, followers arrive."""
+        for name, prefix, tokens in chunks:
+            progress = self.all[name]
+            if prefix + tokens < progress.request.prompt:
+                continue
+            progress.token_ns.append(end_ns)
+            if not progress.done:
+                insort(self._decode, (progress.place, name))
+                continue
+            self._running.discard(name)
+            for follower in self._followers.pop(name, ()):
+                waiting = self.all[follower.name]
+                waiting.arrival_ns = max(waiting.arrival_ns, end_ns)
+                heappush(self._coming, (waiting.arrival_ns, waiting.number, follower.name))
