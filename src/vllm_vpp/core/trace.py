@@ -3,7 +3,8 @@
 Owns the meaning of the raw records. One file per process, one JSON value a line: a header, then
   engine: ["b", index, [[request, prefix, tokens], ...], submitted_ns], ["d", index, result_ns],
           ["p", seconds spent on the last submit or wait, in ns]
-  ranks:  ["c", stage, index, start_ns, end_ns] compute; ["s", stage, index, start_ns] a send into `stage`;
+  ranks:  ["c", stage, index, start_ns, end_ns] compute;
+          ["s", stage, index, start_ns] a send into `stage`;
           ["r", stage, index, posted_ns, done_ns, waited_ns] a receive and how long the rank stood
           still for it; ["m", start_ns, end_ns, actions] one message.
 """

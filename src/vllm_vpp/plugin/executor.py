@@ -85,7 +85,7 @@ class VPPExecutor(MultiprocExecutor):
         super().initialize_from_config(grouped)
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
-        """Submit a micro-batch. Its output comes from `sample_tokens`, or from here when it is empty."""
+        """Submit a micro-batch; `sample_tokens` gives its output, or this call when it is empty."""
         began = time.monotonic_ns()
         index = self._submitted = self.flow.next_index
         step = Step(

@@ -32,13 +32,13 @@ class LazyResult(Future[Any]):
         if not self.done():
             try:
                 self.set_result(self._flow.wait(self._index))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - kept in the future, which raises it
                 self.set_exception(error)
         return super().result(timeout)
 
 
 class Flow:
-    """`send(actions, replies)` hands actions to all ranks; `replies` when the last stage is among them.
+    """`send(actions, replies)` hands actions to all ranks; `replies`: the last stage is among them.
 
     Invariants: results come in order; an action is sent once, after all that precede it in virtual
     order; a last-stage action is not sent before its sampling input is known.
@@ -73,7 +73,7 @@ class Flow:
         return LazyResult(self, step.index)
 
     def allow_sampling(self, index: int, *, samples: bool, grammar: Any = None) -> None:
-        """The last stage of `index` may run; `samples` is False where it only carries bookkeeping."""
+        """The last stage of `index` may run; `samples` is False where there is only bookkeeping."""
         self._sampling[index] = (samples, grammar)
         self._advance(None)
 

@@ -113,8 +113,8 @@ def _max_concurrent_batches(original: Callable[..., Any]) -> Callable[..., Any]:
 HOOKS = (
     Hook(
         target="vllm.engine.arg_utils:EngineArgs.create_engine_config",
-        reason="turns the one switch into an executor, a worker class and a scheduler class, and refuses "
-        "what is not supported, before any process is started",
+        reason="turns the one switch into an executor, a worker class and a scheduler class, and "
+        "refuses what is not supported, before any process is started",
         upstream="vllm/engine/arg_utils.py",
         remove_when="vLLM lets a general plugin take part in building the config",
         parameters=("self",),
@@ -122,7 +122,8 @@ HOOKS = (
     ),
     Hook(
         target="vllm.config.vllm:VllmConfig.max_concurrent_batches",
-        reason="the V needs more than P micro-batches in flight, and vLLM derives the number from P alone",
+        reason="the V needs more than P micro-batches in flight, and vLLM derives the number from "
+        "P alone",
         upstream="vllm/config/vllm.py",
         remove_when="the number of concurrent batches is a setting, or asked of the executor",
         parameters=("self",),

@@ -28,8 +28,8 @@ def layers_per_stage(config: VllmConfig, layout: Layout, settings: Settings) -> 
     total = config.model_config.get_total_num_hidden_layers()
     if total < layout.stages:
         raise ConfigError(
-            f"layout {layout.name} on {layout.ranks} ranks has {layout.stages} stages: the model has only "
-            f"{total} layers, one per stage is the least; use fewer ranks or sweeps"
+            f"layout {layout.name} on {layout.ranks} ranks has {layout.stages} stages: the model "
+            f"has only {total} layers, one per stage is the least; use fewer ranks or sweeps"
         )
     starts = _allowed_starts(config, total)
     given = settings.layers or _from_environment(layout)
@@ -60,15 +60,17 @@ def _from_environment(layout: Layout) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(
-            f"{ENV}={text!r}: must be {layout.stages} whole numbers separated by commas; correct or unset it"
+            f"{ENV}={text!r}: must be {layout.stages} whole numbers separated by commas; "
+            "correct or unset it"
         ) from None
 
 
 def _check(split: tuple[int, ...], layout: Layout, total: int) -> None:
     if len(split) != layout.stages or sum(split) != total or min(split) < 1:
         raise ConfigError(
-            f"layers per stage {','.join(map(str, split))}: must be {layout.stages} numbers of at least 1 "
-            f"(one per stage of layout {layout.name}) that sum to {total}; correct them or leave them out"
+            f"layers per stage {','.join(map(str, split))}: must be {layout.stages} numbers of at "
+            f"least 1 (one per stage of layout {layout.name}) that sum to {total}; correct them or "
+            "leave them out"
         )
 
 
@@ -92,8 +94,9 @@ def _allowed_starts(config: VllmConfig, total: int) -> frozenset[int] | None:
     text = config.model_config.hf_text_config
     if getattr(text, "num_kv_shared_layers", 0):
         raise UnsupportedError(
-            "model shares KV caches across layers (num_kv_shared_layers): stages would read caches of other "
-            'ranks; only models whose layers own their caches work with vpp; leave out "vpp"'
+            "model shares KV caches across layers (num_kv_shared_layers): stages would read caches "
+            "of other ranks; only models whose layers own their caches work with vpp; leave out "
+            '"vpp"'
         )
     if getattr(text, "index_topk", None) is None:
         return None
@@ -116,7 +119,8 @@ def _check_starts(split: tuple[int, ...], starts: frozenset[int] | None) -> None
     for layers in split:
         if first and first not in starts:
             raise UnsupportedError(
-                f"layers per stage {','.join(map(str, split))}: a stage would start on layer {first}, which reuses "
-                f"indices of an earlier layer; stages may start on {sorted(starts)}; choose such a split"
+                f"layers per stage {','.join(map(str, split))}: a stage would start on layer "
+                f"{first}, which reuses indices of an earlier layer; stages may start on "
+                f"{sorted(starts)}; choose such a split"
             )
         first += layers

@@ -1,4 +1,4 @@
-"""One stage of a process: a stock worker with a stock model runner that believes it is a pipeline rank.
+"""One stage of a process: a stock worker and model runner that believe to be a pipeline rank.
 
 Owns the per-stage copies of vLLM's worker and config, and the swap of vLLM's global pipeline group
 around each call. Leaves transfers to `transport` and the choice of what runs to the executor.
@@ -21,7 +21,7 @@ __all__ = ["Stage", "stage_config"]
 
 
 def stage_config(config: VllmConfig, stage: int) -> VllmConfig:
-    """A shallow copy whose registries of layers, and whose compile cache, belong to `stage` alone."""
+    """A shallow copy whose registries of layers and compile cache belong to `stage` alone."""
     own = copy.copy(config)
     own.compilation_config = copy.copy(config.compilation_config)
     own.compilation_config.static_forward_context = {}
@@ -82,7 +82,8 @@ class Stage:
     def run(self, scheduler_output: Any, arrival: Arrival | None) -> Any:
         """Run one micro-batch; returns what vLLM's worker returns (None but for empty ones)."""
         self.group.arrival = arrival
-        self.worker._pp_send_work = []  # the transport keeps sends alive; compute never waits for one
+        # the transport keeps sends alive; compute never waits for one
+        self.worker._pp_send_work = []
         with self.in_group():
             return self.worker.execute_model(scheduler_output)
 
@@ -98,7 +99,7 @@ def bytes_per_block(specs: dict[str, Any]) -> int:
 
 
 def divide_memory(available: int, stages: list[dict[str, Any]]) -> list[int]:
-    """Share a rank's KV memory among its stages so that all of them hold the same number of blocks."""
+    """Share a rank's KV memory among its stages so that all hold the same number of blocks."""
     weights = [bytes_per_block(specs) for specs in stages]
     total = sum(weights)
     if not total:

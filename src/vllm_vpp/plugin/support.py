@@ -157,13 +157,15 @@ def check_arguments(args: EngineArgs) -> None:
     if backend not in (None, "mp"):
         name = backend if isinstance(backend, str) else getattr(backend, "__name__", backend)
         raise UnsupportedError(
-            f"distributed_executor_backend={name}: vpp brings its own; must be mp or left out; leave it out"
+            f"distributed_executor_backend={name}: vpp brings its own; must be mp or left out; "
+            "leave it out"
         )
     if args.async_scheduling:
         raise _refused(next(r for r in REFUSALS if r.feature == "async_scheduling"), True)
     if args.scheduler_cls is not None:
         raise UnsupportedError(
-            f"scheduler_cls={args.scheduler_cls}: vpp brings its own; must be left out; leave it out"
+            f"scheduler_cls={args.scheduler_cls}: vpp brings its own; must be left out; "
+            "leave it out"
         )
 
 
@@ -182,11 +184,12 @@ def _refused(refusal: Refusal, value: Any) -> UnsupportedError:
 
 
 def worker_class(name: str) -> str:
-    """Our class over the platform's worker class. Raises UnsupportedError for a worker unknown here."""
+    """Our class over the platform's worker class. Raises UnsupportedError for an unknown worker."""
     if name in _WORKERS.values():
         return name
     if name not in _WORKERS:
         raise UnsupportedError(
-            f"worker_cls={name}: not supported with vpp; must be one of {', '.join(_WORKERS)}; leave worker_cls out"
+            f"worker_cls={name}: not supported with vpp; must be one of {', '.join(_WORKERS)}; "
+            "leave worker_cls out"
         )
     return _WORKERS[name]

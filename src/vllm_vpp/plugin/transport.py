@@ -1,12 +1,13 @@
 """How the output of one stage becomes the input of the next.
 
 Owns the pipeline group that a stage sees, in which it is rank s of all stages, and the threads that
-keep a receive posted on every incoming channel, so that a transfer runs while its receiver computes.
-Mirrors `GroupCoordinator` (vllm/distributed/parallel_state.py) as far as model runners use it.
+keep a receive posted on every incoming channel, so that a transfer runs while its receiver
+computes. Mirrors `GroupCoordinator` (vllm/distributed/parallel_state.py) as far as model runners
+use it.
 
 One communicator per sweep: with one for all, "send forward, then receive back" on one rank and its
-mirror image on the next would wait for each other. Within a sweep a pair of ranks has one channel in
-one direction, and both ends see micro-batches in order.
+mirror image on the next would wait for each other. Within a sweep a pair of ranks has one channel
+in one direction, and both ends see micro-batches in order.
 """
 
 import queue
@@ -144,12 +145,12 @@ class Transport:
             return groups * self.layout.sweeps
         world = parallel_state.get_world_group()
         backend = torch.distributed.get_backend(self.physical.device_group)
-        for sweep in range(1, self.layout.sweeps):
-            groups.append(
-                parallel_state.init_model_parallel_group(
-                    self.physical.group_ranks, world.local_rank, backend, group_name=f"vpp{sweep}"
-                )
+        groups += [
+            parallel_state.init_model_parallel_group(
+                self.physical.group_ranks, world.local_rank, backend, group_name=f"vpp{sweep}"
             )
+            for sweep in range(1, self.layout.sweeps)
+        ]
         for group in groups:
             group.use_cpu_custom_send_recv = (
                 False  # synchronous beyond its buffer: two ranks that send would hang
@@ -209,7 +210,7 @@ class Transport:
             link.put(_Failed(error))
 
     def send(self, stage: int, tensors: dict[str, Any], options: dict[str, Any]) -> list[Any]:
-        """Output of `stage` - 1; the group keeps handles and tensors alive until the send is done."""
+        """Output of `stage` - 1; the group keeps handles and tensors alive until it is sent."""
         if self._copies:
             tensors = {
                 k: t.clone() if isinstance(t, torch.Tensor) else t for k, t in tensors.items()

@@ -35,7 +35,7 @@ class StageHost:
         """Start the device as the platform does, then one model runner per stage."""
         import os
 
-        super().init_device()
+        super().init_device()  # type: ignore[misc]  # the platform's class comes next in the order
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
         assert self.settings.layers is not None
@@ -79,7 +79,7 @@ class StageHost:
         return specs
 
     def determine_available_memory(self) -> list[int]:
-        """KV bytes of each stage: what the rank has, divided so that all hold equally many blocks."""
+        """KV bytes of each stage: what the rank has, so divided that all hold as many blocks."""
         available = []
         for stage in self.stages.values():
             with stage.active():
@@ -115,15 +115,15 @@ class StageHost:
 
         self.recorder.flush()
         ended = self.transport.stop()
-        super().shutdown()
+        super().shutdown()  # type: ignore[misc]  # the platform's class comes next in the order
         if not ended:  # a thread inside a collective library cannot be cancelled
             os._exit(0)
 
     def vpp_run(self, message: Actions) -> Any:
-        """Run this rank's actions in order; returns the output of the last stage if it is among them.
+        """Run this rank's actions in order; returns the output of the last stage if it ran.
 
-        A rank that fails without being the one that replies ends its process, so that vLLM's monitor
-        reports the failure at once instead of leaving the others to wait for a transfer.
+        A rank that fails without being the one that replies ends its process, so that vLLM's
+        monitor reports the failure at once instead of leaving the others to wait for a transfer.
         """
         try:
             return self._run(message)
