@@ -1,0 +1,128 @@
+"""Interleaved measurements of several arms on the same prompt.
+
+Owns the order of runs (each round in turn, every other one reversed, so that a drifting machine
+favours nobody) and what is kept of each run. Statistics are in `stats`, pictures in `report`.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vllm_vpp.bench.engine import Arm, Engine, Reply, Request
+from vllm_vpp.core.metrics import Metrics, measure
+from vllm_vpp.core.timeline import SpanKind, Timeline
+from vllm_vpp.core.trace import read_run
+
+__all__ = ["Measured", "chunk_times", "compare"]
+
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run of one arm: what the client saw and, if recorded, what the ranks did."""
+
+    arm: str
+    round: int
+    replies: tuple[Reply, ...]
+    timeline: Timeline | None
+
+    @property
+    def ttft(self) -> float:
+        """Seconds to the first token of the first request."""
+        return self.replies[0].ttft
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics until the first token; needs a trace."""
+        assert self.timeline is not None
+        return measure(self.timeline)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data: dict[str, Any] = {
+            "arm": self.arm,
+            "round": self.round,
+            "ttft": [reply.ttft for reply in self.replies],
+            "tokens": [list(reply.tokens) for reply in self.replies],
+            "logprobs": [list(reply.logprobs) for reply in self.replies],
+        }
+        if self.timeline is not None:
+            data["metrics"] = self.metrics.as_dict()
+            data["chunk_seconds"] = chunk_times(self.timeline)
+        return data
+
+
+def chunk_times(timeline: Timeline) -> list[float]:
+    """Whole-model seconds of each micro-batch in turn: its compute summed over all stages."""
+    totals: dict[int, int] = {}
+    for span in timeline.spans:
+        if span.kind is SpanKind.COMPUTE:
+            totals[span.micro_batch] = totals.get(span.micro_batch, 0) + span.end_ns - span.start_ns
+    return [totals[index] * 1e-9 for index in sorted(totals)]
+
+
+def compare(
+    arms: Sequence[Arm],
+    requests: Sequence[Request],
+    *,
+    rounds: int,
+    folder: Path,
+    tell: Tell = lambda text: None,
+) -> list[Measured]:
+    """Start an engine per arm, warm each up with one run, then measure all in turn, `rounds` times.
+
+    Logs and traces go to `folder`. All engines stay alive; idle ones sleep. Raises EngineError.
+    """
+    measured: list[Measured] = []
+    with ExitStack() as stack:
+        tell("starting engines")
+        engines = {
+            arm.name: stack.enter_context(
+                Engine(arm, log=folder / f"{arm.name}.log", trace_dir=_trace(arm, folder))
+            )
+            for arm in arms
+        }
+        for name, engine in engines.items():
+            engine.wait_ready()
+            tell(f"{name}: ready")
+        for name, engine in engines.items():
+            engine.run(requests)
+            tell(f"{name}: warmed up")
+        for turn in range(rounds):
+            names = list(engines) if turn % 2 == 0 else list(reversed(engines))
+            for name in names:
+                replies = tuple(engines[name].run(requests))
+                timeline = _timeline(engines[name].arm, folder, replies)
+                measured.append(Measured(arm=name, round=turn, replies=replies, timeline=timeline))
+                tell(f"{name}: first token after {replies[0].ttft:.2f} s")
+    return measured
+
+
+def _trace(arm: Arm, folder: Path) -> Path | None:
+    return None if arm.vpp is None else folder / f"{arm.name}.trace"
+
+
+def _timeline(arm: Arm, folder: Path, replies: Sequence[Reply]) -> Timeline | None:
+    """What the ranks did until the last first token, micro-batches numbered from 0."""
+    trace = _trace(arm, folder)
+    if trace is None:
+        return None
+    start = min(reply.sent_ns for reply in replies)
+    end = max(reply.token_ns[0] for reply in replies)
+    part = read_run(trace).timeline.between(start, end)
+    computed = {s.micro_batch for s in part.spans if s.kind is SpanKind.COMPUTE}
+    first = min(computed)
+    return replace(
+        part,
+        spans=tuple(
+            s._replace(micro_batch=s.micro_batch - first)
+            for s in part.spans
+            if s.micro_batch in computed
+        ),
+        micro_batches=tuple(
+            m._replace(index=m.index - first) for m in part.micro_batches if m.index in computed
+        ),
+    )

@@ -1,0 +1,135 @@
+"""The demonstration: one long prompt on a real model, plain pipeline against V, on this machine.
+
+Owns what is run and what is concluded from it. The command line prints it (`cli.demo`), `report`
+draws it.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_vpp.bench.compare import Measured, compare
+from vllm_vpp.bench.document import document
+from vllm_vpp.bench.engine import Arm, Request
+from vllm_vpp.bench.machine import machine
+from vllm_vpp.bench.smollm2 import long_context, smollm2
+from vllm_vpp.bench.stats import Ratio, paired_ratio
+
+__all__ = ["CPP", "VPP", "Demo", "run"]
+
+CPP, VPP = "CPP", "VPP"
+ANSWER_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Everything the demonstration found, in the order in which it was measured."""
+
+    tokens: int
+    chunk: int
+    ranks: int
+    runs: tuple[Measured, ...]
+    answer: str
+    command: str
+
+    def of(self, arm: str) -> list[Measured]:
+        """Runs of one arm."""
+        return [run for run in self.runs if run.arm == arm]
+
+    def median(self, arm: str) -> Measured:
+        """The run whose TTFT is the (lower) median of its arm."""
+        return sorted(self.of(arm), key=lambda run: run.ttft)[(len(self.of(arm)) - 1) // 2]
+
+    @property
+    def ratio(self) -> Ratio:
+        """TTFT of the V over that of the plain pipeline, pair by pair."""
+        return paired_ratio([r.ttft for r in self.of(VPP)], [r.ttft for r in self.of(CPP)])
+
+    @property
+    def same_tokens(self) -> bool:
+        """Whether all runs of both arms gave the same tokens."""
+        return len({run.replies[0].tokens for run in self.runs}) == 1
+
+    @property
+    def same_logprobs(self) -> bool:
+        """Whether all log-probabilities are finite and bitwise equal over all runs."""
+        found = {run.replies[0].logprobs for run in self.runs}
+        return len(found) == 1 and all(map(math.isfinite, next(iter(found))))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything raw, for JSON."""
+        return {
+            "tokens": self.tokens,
+            "chunk": self.chunk,
+            "ranks": self.ranks,
+            "command": self.command,
+            "machine": machine(),
+            "answer": self.answer,
+            "same_tokens": self.same_tokens,
+            "same_logprobs": self.same_logprobs,
+            "ttft_ratio": self.ratio._asdict(),
+            "ttft_median": {a: statistics.median(r.ttft for r in self.of(a)) for a in (CPP, VPP)},
+            "runs": [run.as_dict() for run in self.runs],
+            "timelines": {
+                arm: timeline.to_json()
+                for arm in (CPP, VPP)
+                if (timeline := self.median(arm).timeline) is not None
+            },
+        }
+
+
+def run(
+    *,
+    tokens: int,
+    chunk: int,
+    pairs: int,
+    folder: Path,
+    command: str,
+    tell: Callable[[str], object],
+    ranks: int = 2,
+) -> Demo:
+    """Prepare the model and the prompt, then measure `pairs` interleaved pairs.
+
+    Raises EngineError when an engine does not start, InputError when the model is not installed.
+    """
+    path = smollm2(tell=tell)
+    tokenizer = _tokenizer(path)
+    prompt = document(tokenizer, tokens)
+    length = tokens + ANSWER_TOKENS + 8
+    shared: dict[str, Any] = {
+        "model": str(path),
+        "ranks": ranks,
+        "chunk": chunk,
+        "max_model_len": length,
+        "options": {"dtype": "bfloat16", "hf_overrides": long_context(length)},
+    }
+    arms = [
+        Arm(name=CPP, vpp={"layout": "linear"}, **shared),
+        Arm(name=VPP, vpp={"layout": "v"}, **shared),
+    ]
+    request = Request(prompt=prompt, max_tokens=ANSWER_TOKENS)
+    runs = compare(arms, [request], rounds=pairs, folder=folder, tell=tell)
+    return Demo(
+        tokens=tokens,
+        chunk=chunk,
+        ranks=ranks,
+        runs=tuple(runs),
+        answer=_answer(tokenizer, runs[0].replies[0].tokens),
+        command=command,
+    )
+
+
+def _tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path)
+
+
+def _answer(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """The model's answer up to its end-of-turn token."""
+    ends = [i for i, token in enumerate(tokens) if token == tokenizer.eos_token_id]
+    text: str = tokenizer.decode(tokens[: ends[0]] if ends else tokens, skip_special_tokens=True)
+    return text.strip()
