@@ -49,6 +49,12 @@ class Hook:
         """Name of the attribute."""
         return self.target.rsplit(".", 1)[1]
 
+    @property
+    def installed(self) -> bool:
+        """Whether the attribute is wrapped already."""
+        current = self.owner.__dict__.get(self.attribute)
+        return hasattr(current.fget if isinstance(current, property) else current, _MARK)
+
     def check(self) -> None:
         """Raise UnsupportedError unless this vLLM still has the function in the expected form."""
         current = self.owner.__dict__.get(self.attribute)
@@ -66,11 +72,11 @@ class Hook:
 
     def install(self) -> None:
         """Wrap once; later calls do nothing."""
-        current = self.owner.__dict__.get(self.attribute)
-        function = current.fget if isinstance(current, property) else current
-        if hasattr(function, _MARK):
+        if self.installed:
             return
         self.check()
+        current = self.owner.__dict__.get(self.attribute)
+        function = current.fget if isinstance(current, property) else current
         assert function is not None
         wrapped = functools.wraps(function)(self.replace(function))
         setattr(wrapped, _MARK, current)
@@ -133,8 +139,11 @@ HOOKS = (
 
 
 def install() -> None:
-    """Install every hook; re-entrant."""
-    for hook in HOOKS:
+    """Install every hook, or none where one is impossible; re-entrant."""
+    missing = [hook for hook in HOOKS if not hook.installed]
+    for hook in missing:
+        hook.check()
+    for hook in missing:
         hook.install()
 
 

@@ -35,6 +35,14 @@ def _if(condition: object, value: object) -> object:
     return value if condition else None
 
 
+def _offloads(config: Any) -> bool:
+    return (
+        config.offload_backend != "auto"
+        or config.uva.cpu_offload_gb > 0
+        or config.prefetch.offload_group_size > 0
+    )
+
+
 REFUSALS = (
     Refusal(
         feature="speculative_config",
@@ -143,6 +151,18 @@ REFUSALS = (
         fix="leave it out",
     ),
     Refusal(
+        feature="cpu_offload_gb",
+        found=lambda c: _if(_offloads(c.offload_config), "set"),
+        why="the offloader serves one model of a process, and a rank holds one per stage",
+        fix="leave it and the other offload options out",
+    ),
+    Refusal(
+        feature="enable_prompt_embeds",
+        found=lambda c: c.model_config.enable_prompt_embeds or None,
+        why="not shown to give the same answers",
+        fix="leave it out",
+    ),
+    Refusal(
         feature="enable_chunked_prefill",
         found=lambda c: _if(not c.scheduler_config.enable_chunked_prefill, False),
         why="without chunks there is nothing to pipeline",
@@ -161,7 +181,9 @@ def check_arguments(args: EngineArgs) -> None:
             "leave it out"
         )
     if args.async_scheduling:
-        raise _refused(next(r for r in REFUSALS if r.feature == "async_scheduling"), True)
+        raise _refused(_refusal("async_scheduling"), True)
+    if args.nnodes > 1:
+        raise _refused(_refusal("nnodes"), args.nnodes)
     if args.scheduler_cls is not None:
         raise UnsupportedError(
             f"scheduler_cls={args.scheduler_cls}: vpp brings its own; must be left out; "
@@ -175,6 +197,10 @@ def check_config(config: VllmConfig) -> None:
         value = refusal.found(config)
         if value is not None:
             raise _refused(refusal, value)
+
+
+def _refusal(feature: str) -> Refusal:
+    return next(refusal for refusal in REFUSALS if refusal.feature == feature)
 
 
 def _refused(refusal: Refusal, value: Any) -> UnsupportedError:

@@ -14,6 +14,7 @@ from vllm.config import CUDAGraphMode
 from vllm.distributed import parallel_state
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
+from vllm_vpp.errors import UnsupportedError
 from vllm_vpp.plugin import engine_config, partition
 from vllm_vpp.plugin.log import logger
 from vllm_vpp.plugin.message import Actions, Step
@@ -22,6 +23,16 @@ from vllm_vpp.plugin.stage import Stage, divide_memory
 from vllm_vpp.plugin.transport import Transport
 
 __all__ = ["StageHost"]
+
+
+def _refused(name: str) -> Any:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedError(
+            f"{name}: not supported with vpp: it acts on one model of a process, and a rank holds "
+            'one per stage; leave out "vpp"'
+        )
+
+    return refuse
 
 
 class StageHost:
@@ -108,6 +119,15 @@ class StageHost:
         """Tell every stage."""
         for stage in self.stages.values():
             stage.worker.update_max_model_len(max_model_len)
+
+    # vLLM's own would reach the last of the rank's stages only, and say nothing
+    apply_model = _refused("apply_model")
+    compute_weight_checksums = _refused("compute_weight_checksums")
+    reload_weights = _refused("reload_weights")
+    reset_weights = _refused("reset_weights")
+    save_sharded_state = _refused("save_sharded_state")
+    save_tensorized_model = _refused("save_tensorized_model")
+    update_config = _refused("update_config")
 
     def shutdown(self) -> None:
         """End the receiving threads before vLLM destroys the groups that they wait on."""

@@ -1,0 +1,117 @@
+"""Starts one engine, runs the steps of a spec and writes what it answered.
+
+A script, since vLLM's workers import the main module again. Arguments: the spec (JSON, see
+`engine_runs.Engine`) and the file to write. Every step is a JSON object: `do` names a function
+below, the rest are its arguments; `name` is where its answer goes.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+from vllm import LLM, SamplingParams
+
+Tokens = list[int]
+
+
+def generate(
+    llm: LLM,
+    prompts: list[Tokens],
+    *,
+    together: bool = False,
+    sampling: dict[str, Any] | list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Tokens, log-probabilities of the chosen tokens and cached prompt tokens, per prompt."""
+    each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
+    params = [SamplingParams(**{"ignore_eos": True, "logprobs": 0, **one}) for one in each]
+    began = time.monotonic()
+    requests = [{"prompt_token_ids": tokens} for tokens in prompts]
+    if together:
+        results = llm.generate(requests, params, use_tqdm=False)
+    else:
+        results = [
+            llm.generate([request], [one], use_tqdm=False)[0]
+            for request, one in zip(requests, params, strict=True)
+        ]
+    seconds = time.monotonic() - began
+    return {"seconds": seconds, "outputs": [answer(result) for result in results]}
+
+
+def answer(result: Any) -> dict[str, Any]:
+    chosen = result.outputs[0]
+    found = {
+        "tokens": list(chosen.token_ids),
+        "logprobs": [
+            position[token].logprob
+            for position, token in zip(chosen.logprobs, chosen.token_ids, strict=True)
+        ],
+        "cached": result.num_cached_tokens,
+    }
+    if result.prompt_logprobs:
+        found["prompt_logprobs"] = [
+            position[token].logprob
+            for position, token in zip(
+                result.prompt_logprobs[1:], result.prompt_token_ids[1:], strict=True
+            )
+        ]
+    return found
+
+
+def rpc(llm: LLM, method: str, args: list[Any]) -> list[Any]:
+    """Call a method of `engine_faults.Faults` in every worker."""
+    answers: list[Any] = llm.collective_rpc(method, args=tuple(args))
+    return answers
+
+
+def reset(llm: LLM) -> bool:
+    """Empty the prefix cache."""
+    return bool(llm.reset_prefix_cache())
+
+
+def idle(llm: LLM, seconds: float) -> dict[str, float]:
+    """Share of a core that each process uses while nothing is asked of the engine."""
+    del llm
+    before = dict(cpu_seconds())
+    time.sleep(seconds)
+    return {name: (spent - before.get(name, 0.0)) / seconds for name, spent in cpu_seconds()}
+
+
+def cpu_seconds() -> Iterator[tuple[str, float]]:
+    own = psutil.Process()
+    for process in [own, *own.children(recursive=True)]:
+        spent = process.cpu_times()
+        yield f"{process.pid} {process.name()}", spent.user + spent.system
+
+
+def config(llm: LLM) -> dict[str, Any]:
+    """What the engine was built with."""
+    built = llm.llm_engine.vllm_config
+    return {
+        "executor": str(built.parallel_config.distributed_executor_backend),
+        "vpp": (built.additional_config or {}).get("vpp"),
+        "max_concurrent_batches": built.max_concurrent_batches,
+        "blocks": built.cache_config.num_gpu_blocks,
+    }
+
+
+STEPS = {step.__name__: step for step in (generate, rpc, reset, idle, config)}
+
+
+def main() -> None:
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    began = time.monotonic()
+    llm = LLM(**spec["engine"])
+    answers: dict[str, Any] = {"start_seconds": time.monotonic() - began}
+    for step in spec["steps"]:
+        arguments = {k: v for k, v in step.items() if k not in ("do", "name")}
+        answers[step["name"]] = STEPS[step["do"]](llm, **arguments)
+    llm.llm_engine.engine_core.shutdown()
+    Path(sys.argv[2]).write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()
