@@ -22,12 +22,21 @@ Tell = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run of one arm: what the client saw and, if recorded, what the ranks did."""
+    """One run of one arm: what the client saw and, if recorded, what the ranks did.
+
+    `peak_bytes`: largest resident memory so far, by process.
+    """
 
     arm: str
     round: int
     replies: tuple[Reply, ...]
     timeline: Timeline | None
+    peak_bytes: dict[str, int]
+
+    @property
+    def start_ns(self) -> int:
+        """When the first request was sent."""
+        return min(reply.sent_ns for reply in self.replies)
 
     @property
     def ttft(self) -> float:
@@ -48,6 +57,10 @@ class Measured:
             "ttft": [reply.ttft for reply in self.replies],
             "tokens": [list(reply.tokens) for reply in self.replies],
             "logprobs": [list(reply.logprobs) for reply in self.replies],
+            "seconds": (max(r.token_ns[-1] for r in self.replies) - self.start_ns) * 1e-9,
+            "first_tokens_seconds": (max(r.token_ns[0] for r in self.replies) - self.start_ns)
+            * 1e-9,
+            "peak_bytes": self.peak_bytes,
         }
         if self.timeline is not None:
             data["metrics"] = self.metrics.as_dict()
@@ -96,7 +109,15 @@ def compare(
             for name in names:
                 replies = tuple(engines[name].run(requests))
                 timeline = _timeline(engines[name].arm, folder, replies)
-                measured.append(Measured(arm=name, round=turn, replies=replies, timeline=timeline))
+                measured.append(
+                    Measured(
+                        arm=name,
+                        round=turn,
+                        replies=replies,
+                        timeline=timeline,
+                        peak_bytes=engines[name].peak_bytes(),
+                    )
+                )
                 tell(f"{name}: first token after {replies[0].ttft:.2f} s")
     return measured
 

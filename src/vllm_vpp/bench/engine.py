@@ -134,6 +134,24 @@ class Engine:
             for seen in self._hear()["requests"]
         ]
 
+    def peak_bytes(self) -> dict[str, int]:
+        """Largest resident memory so far of each worker, by process title."""
+        peaks: dict[str, int] = {}
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                title = (
+                    (status.parent / "cmdline").read_text(encoding="utf-8").split("\0")[0].strip()
+                )
+                session = os.getsid(int(status.parent.name))
+                fields = dict(
+                    line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines()
+                )
+            except (OSError, ValueError):
+                continue  # it ended meanwhile
+            if session == self._process.pid and "Worker" in title:
+                peaks[title] = int(fields["VmHWM"].split()[0]) * 1024
+        return peaks
+
     def _tell(self, value: Any) -> None:
         assert self._process.stdin is not None
         try:

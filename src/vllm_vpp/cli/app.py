@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from vllm_vpp import __version__
-from vllm_vpp.cli import demo
+from vllm_vpp.cli import bench, demo
 from vllm_vpp.errors import VPPError
 
 __all__ = ["app"]
@@ -54,3 +54,4 @@ def _root(
 
 
 app.command("demo")(demo.demo)
+app.command("bench")(bench.bench)

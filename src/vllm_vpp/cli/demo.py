@@ -3,9 +3,8 @@
 import shlex
 import statistics
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,6 +31,7 @@ def demo(
     from rich.console import Console
 
     from vllm_vpp.bench.demo import run
+    from vllm_vpp.cli.progress import Progress
 
     if not 1024 <= tokens <= 131_072:
         raise InputError(f"--tokens {tokens}: must be 1024 to 131072; choose such a length")
@@ -41,7 +41,7 @@ def demo(
         raise InputError(f"--pairs {pairs}: must be at least 2, an interval needs them; choose 5")
     console = Console()
     out.mkdir(parents=True, exist_ok=True)
-    with _Progress(console, steps=5 + 2 * pairs) as tell:
+    with Progress(console, "preparing the model", steps=5 + 2 * pairs) as tell:
         found = run(
             tokens=tokens,
             chunk=chunk,
@@ -52,39 +52,7 @@ def demo(
         )
     _print(console, found)
     _write(found, out)
-    console.print(
-        f"\nWritten: {out / 'demo.html'} (open it in a browser), {out / 'demo.json'} (everything raw)"
-    )
-
-
-class _Progress:
-    """A progress bar with the time and the latest news; also the function that takes the news."""
-
-    def __init__(self, console: "Console", steps: int) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            TextColumn("{task.percentage:>3.0f}%"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-        )
-        self._task = self._bar.add_task("preparing the model", total=steps)
-        self._plain = not console.is_terminal
-        self._began = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, text: str) -> None:
-        self._bar.update(self._task, description=text, advance=1)
-        if self._plain:
-            print(f"[{time.monotonic() - self._began:5.0f} s] {text}", flush=True)
+    console.print(f"\nWritten: {out}/demo.html (open it in a browser), {out}/demo.json (all raw)")
 
 
 def _print(console: "Console", found: "Demo") -> None:
@@ -126,10 +94,10 @@ def ttft_table(found: "Demo") -> "Table":
 
     from vllm_vpp.bench.demo import CPP, VPP
 
-    table = Table(title="Time to first token")
-    for heading in ("", "median", "range", "bubble ratio", "TTFT / (W/P)"):
+    table = Table(title="Time to first token: plain pipeline (CPP), V (VPP)")
+    for heading in ("", "median", "range", "bubble ratio", "overlap ratio", "TTFT/(W/P)"):
         table.add_column(heading, justify="right")
-    for arm, name in ((CPP, "CPP (plain pipeline)"), (VPP, "VPP (V layout)")):
+    for arm, name in ((CPP, "CPP"), (VPP, "VPP")):
         runs = found.of(arm)
         ttft = [r.ttft for r in runs]
         bubble = statistics.median(r.metrics.bubble_ratio for r in runs)
@@ -139,6 +107,7 @@ def ttft_table(found: "Demo") -> "Table":
             f"{statistics.median(ttft):.2f} s",
             f"{min(ttft):.2f} to {max(ttft):.2f} s",
             f"{bubble:.1%}",
+            f"{statistics.median(r.metrics.overlap_ratio or 0.0 for r in runs):.1%}",
             f"{distance:.3f}",
         )
     return table

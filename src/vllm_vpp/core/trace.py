@@ -29,7 +29,13 @@ class Control:
 
     engine_ns: int = 0
     rank_ns: list[int] = field(default_factory=list)
-    actions: int = 0
+    rank_actions: list[int] = field(default_factory=list)
+    compute_ns: int = 0
+
+    @property
+    def actions(self) -> int:
+        """Actions of all ranks."""
+        return sum(self.rank_actions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,21 +94,23 @@ def _spans(files: list[Path], control: Control) -> Iterator[Span]:
     for path in files:
         header, *records = _records(path)
         rank = header["rank"]
-        busy = handled = 0
+        busy = handled = actions = 0
         for record in records:
             match record:
                 case ["c", stage, index, start, end]:
                     busy += end - start
+                    control.compute_ns += end - start
                     yield Span(rank, SpanKind.COMPUTE, stage, index, start, end)
                 case ["s", stage, index, start]:
                     sends[stage, index] = (rank, start)
                 case ["r", stage, index, posted, done, waited]:
                     busy += waited
                     receives.append((rank, stage, index, posted, done))
-                case ["m", start, end, actions]:
+                case ["m", start, end, ran]:
                     handled += end - start
-                    control.actions += actions
+                    actions += ran
         control.rank_ns.append(handled - busy)
+        control.rank_actions.append(actions)
     for rank, stage, index, posted, done in receives:
         if (stage, index) not in sends:
             continue  # the sender's file was cut short

@@ -1,0 +1,190 @@
+"""The measurements whose results are kept in `results/`: what each runs, and nothing about how.
+
+Owns arms, prompts and numbers of rounds. `compare` runs them, `tools/make_docs.py` turns the files
+into tables.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_vpp.bench.compare import Measured, compare
+from vllm_vpp.bench.document import document
+from vllm_vpp.bench.engine import Arm, Request
+from vllm_vpp.bench.machine import machine
+from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.bench.smollm2 import long_context, smollm2
+from vllm_vpp.core.trace import read_run
+
+__all__ = ["SUITES", "Suite", "run_suite"]
+
+Plan = tuple[list[Arm], list[Request]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """`plan` makes arms and requests; `rounds` is how often each arm is measured."""
+
+    name: str
+    title: str
+    rounds: int
+    plan: Callable[[], Plan]
+
+
+def _smollm2_arm(name: str, chunk: int, tokens: int, vpp: dict[str, Any]) -> Arm:
+    length = tokens + 32
+    return Arm(
+        name=name,
+        model=str(smollm2()),
+        ranks=2,
+        chunk=chunk,
+        max_model_len=length,
+        vpp=vpp,
+        options={"dtype": "bfloat16", "hf_overrides": long_context(length)},
+    )
+
+
+def _text(tokens: int) -> list[int]:
+    from transformers import AutoTokenizer
+
+    return document(AutoTokenizer.from_pretrained(smollm2()), tokens)
+
+
+def _chunks() -> Plan:
+    tokens = 16_000
+    arms = [
+        _smollm2_arm(f"{name} {chunk}", chunk, tokens, {"layout": layout})
+        for chunk in (1024, 1536, 2048)
+        for name, layout in (("CPP", "linear"), ("VPP", "v"))
+    ]
+    return arms, [Request(prompt=_text(tokens))]
+
+
+def _prefill() -> Plan:
+    tokens = 16_000
+    arms = [
+        _smollm2_arm("CPP", 1536, tokens, {"layout": "linear"}),
+        _smollm2_arm("VPP", 1536, tokens, {"layout": "v"}),
+    ]
+    return arms, [Request(prompt=_text(tokens), max_tokens=8)]
+
+
+def _llama_arm(name: str, vpp: dict[str, Any], *, chunk: int = 2048, length: int = 32_800) -> Arm:
+    spec = small("llama", layers=8, dtype="bfloat16")
+    return Arm(
+        name=name,
+        model=str(checkpoint(spec)),
+        ranks=2,
+        chunk=chunk,
+        max_model_len=length,
+        vpp=vpp,
+        options={"dtype": "bfloat16"},
+    )
+
+
+def _random_prompt(tokens: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(1000) for _ in range(tokens)]
+
+
+def _bubble() -> Plan:
+    arms = [
+        *(
+            _llama_arm(f"CPP, {n} in flight", {"layout": "linear", "in_flight": n})
+            for n in (2, 3, 4, 6)
+        ),
+        _llama_arm("VPP", {"layout": "v"}),
+    ]
+    return arms, [Request(prompt=_random_prompt(32_768, 1))]
+
+
+def _decode() -> Plan:
+    arms = [
+        _smollm2_arm("linear", 2048, 4096, {"layout": "linear"}),
+        _smollm2_arm("V", 2048, 4096, {"layout": "v"}),
+    ]
+    text = _text(1500)
+    return arms, [Request(prompt=text[: 100 + 8 * i], max_tokens=128) for i in range(8)]
+
+
+def _memory() -> Plan:
+    arms = [_llama_arm(f"V, {n} in flight", {"layout": "v", "in_flight": n}) for n in (3, 5, 9, 17)]
+    return arms, [Request(prompt=_random_prompt(4096, i)) for i in range(16)]
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            name="chunks",
+            title="Best fixed chunk, SmolLM2-135M, 16,000 tokens",
+            rounds=2,
+            plan=_chunks,
+        ),
+        Suite(
+            name="prefill", title="CPP and V, SmolLM2-135M, 16,000 tokens", rounds=10, plan=_prefill
+        ),
+        Suite(
+            name="bubble",
+            title="Bubble, small Llama, 32,768 tokens in chunks of 2048",
+            rounds=5,
+            plan=_bubble,
+        ),
+        Suite(
+            name="decode",
+            title="Decode, SmolLM2-135M, batch of 8, 128 tokens each",
+            rounds=8,
+            plan=_decode,
+        ),
+        Suite(
+            name="memory",
+            title="Memory of micro-batches in flight, small Llama",
+            rounds=1,
+            plan=_memory,
+        ),
+    )
+}
+
+
+def run_suite(
+    suite: Suite, *, rounds: int | None, folder: Path, command: str, tell: Callable[[str], object]
+) -> dict[str, Any]:
+    """Measure a suite; returns everything raw, as plain data for JSON. Raises EngineError."""
+    arms, requests = suite.plan()
+    runs = compare(arms, requests, rounds=rounds or suite.rounds, folder=folder, tell=tell)
+    return {
+        "suite": suite.name,
+        "title": suite.title,
+        "command": command,
+        "machine": machine(),
+        "arms": {arm.name: _portable(asdict(arm)) for arm in arms},
+        "prompt_tokens": [len(request.prompt) for request in requests],
+        "runs": [run.as_dict() for run in runs],
+        "control": {arm.name: _control(folder / f"{arm.name}.trace") for arm in arms},
+        "timelines": {arm.name: _median_timeline(runs, arm.name) for arm in arms},
+    }
+
+
+def _portable(arm: dict[str, Any]) -> dict[str, Any]:
+    """Without paths of this machine."""
+    return arm | {"model": Path(arm["model"]).name}
+
+
+def _control(trace: Path) -> dict[str, float]:
+    """Host time outside the model runners over the whole life of an engine, in seconds."""
+    run = read_run(trace)
+    return {
+        "engine_seconds": run.control.engine_ns * 1e-9,
+        "rank_seconds": max(run.control.rank_ns) * 1e-9,
+        "actions": run.control.actions,
+        "actions_per_rank": max(run.control.rank_actions),
+        "compute_seconds": run.control.compute_ns * 1e-9 / run.timeline.layout.ranks,
+    }
+
+
+def _median_timeline(runs: list[Measured], arm: str) -> str | None:
+    mine = sorted((run for run in runs if run.arm == arm), key=lambda run: run.ttft)
+    timeline = mine[(len(mine) - 1) // 2].timeline
+    return None if timeline is None else timeline.to_json()
