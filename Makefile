@@ -40,7 +40,7 @@ bench: venv
 	$(BIN)/vllm-vpp bench
 
 docs: venv
-	$(BIN)/vllm-vpp docs
+	$(BIN)/python tools/make_docs.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

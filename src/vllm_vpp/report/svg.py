@@ -45,7 +45,8 @@ def _band(name: str, timeline: Timeline, top: int, scale: float) -> Iterator[str
     )
     for rank in range(timeline.layout.ranks):
         y = top + 28 + rank * _ROW
-        yield f'<text x="{_MARGIN - 8}" y="{y + 18}" text-anchor="end" fill="{_TEXT}">rank {rank}</text>'
+        at = f'x="{_MARGIN - 8}" y="{y + 18}"'
+        yield f'<text {at} text-anchor="end" fill="{_TEXT}">rank {rank}</text>'
         yield _box(_MARGIN, y, width, _IDLE)
         for span in timeline.of(rank, SpanKind.COMPUTE):
             x = _MARGIN + (span.start_ns - start) * scale

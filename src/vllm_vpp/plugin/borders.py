@@ -1,0 +1,55 @@
+"""State of vLLM that is not part of any documented interface and that the plugin reads or sets.
+
+Owns the list; docs/vllm.md prints it beside what the code imports, subclasses and wraps.
+"""
+
+from typing import NamedTuple
+
+__all__ = ["BORDERS", "Border"]
+
+
+class Border(NamedTuple):
+    """A symbol, what is done with it, and why no documented way would do."""
+
+    symbol: str
+    use: str
+    why: str
+
+
+BORDERS = (
+    Border(
+        "vllm.distributed.parallel_state._PP",
+        "swapped for the stage's group during one call",
+        "models and runners ask get_pp_group() which layers they own and where to send",
+    ),
+    Border(
+        "GroupCoordinator.use_cpu_custom_send_recv",
+        "set to False for the pipeline groups",
+        "that path is synchronous beyond its buffer: two ranks that send to each other hang",
+    ),
+    Border(
+        "Worker._pp_send_work",
+        "emptied before each call",
+        "waiting for the previous send before computing deadlocks a V; the group keeps sends alive",
+    ),
+    Border(
+        "GPUModelRunner.intermediate_tensors",
+        "allocated after loading where it is None",
+        "only the compile warm-up allocates it, and eager mode on the CPU has none",
+    ),
+    Border(
+        "CompilationConfig.static_forward_context, static_all_moe_layers",
+        "a fresh one per stage",
+        "KV specs are read from it, and each stage has its own layers",
+    ),
+    Border(
+        "Scheduler.use_pp",
+        "set to True",
+        "with one rank, stage 0 still learns of sampled tokens from the scheduler",
+    ),
+    Border(
+        "MultiprocExecutor.rpc_broadcast_mq",
+        "actions without a result are put on it",
+        "collective_rpc always asks some rank to reply",
+    ),
+)
