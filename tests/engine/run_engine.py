@@ -73,8 +73,13 @@ def reset(llm: LLM) -> bool:
 
 
 def idle(llm: LLM, seconds: float) -> dict[str, float]:
-    """Share of a core that each process uses while nothing is asked of the engine."""
+    """Share of a core that each process uses while nothing is asked of the engine.
+
+    Workers wait for their queue awake for a second after the last message, so that second is left
+    out.
+    """
     del llm
+    time.sleep(2)
     before = dict(cpu_seconds())
     time.sleep(seconds)
     return {name: (spent - before.get(name, 0.0)) / seconds for name, spent in cpu_seconds()}
@@ -98,7 +103,28 @@ def config(llm: LLM) -> dict[str, Any]:
     }
 
 
-STEPS = {step.__name__: step for step in (generate, rpc, reset, idle, config)}
+def count_preemptions(llm: LLM) -> None:
+    """From now on count them; see `preemptions`."""
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    preempt = scheduler._preempt_request
+    scheduler.test_preemptions = 0
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        scheduler.test_preemptions += 1
+        preempt(*args, **kwargs)
+
+    scheduler._preempt_request = counted
+
+
+def preemptions(llm: LLM) -> int:
+    """Since `count_preemptions`."""
+    return int(llm.llm_engine.engine_core.engine_core.scheduler.test_preemptions)
+
+
+STEPS = {
+    step.__name__: step
+    for step in (generate, rpc, reset, idle, config, count_preemptions, preemptions)
+}
 
 
 def main() -> None:

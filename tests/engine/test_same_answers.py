@@ -1,0 +1,134 @@
+"""The same tokens and log-probabilities as stock vLLM on one rank.
+
+Equal chunk boundaries (one prompt after the other): tokens identical, log-probabilities bitwise
+equal. Prompts submitted together meet in different steps, so float32 sums run in another order:
+tokens identical, log-probabilities within `TOGETHER_BOUND`. Every engine runs one thread per rank.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from engine_runs import (
+    CHUNK,
+    FAULTS,
+    GREEDY,
+    TOGETHER_BOUND,
+    Engine,
+    Output,
+    TwoRanks,
+    V,
+    cases,
+    crowd,
+    outputs,
+    run,
+    stock,
+)
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+
+def largest_difference(mine: Sequence[Output], reference: Sequence[Output]) -> float:
+    """Largest difference of log-probabilities; tokens must be identical."""
+    worst = 0.0
+    for a, b in zip(mine, reference, strict=True):
+        assert a.tokens == b.tokens
+        pairs = [*zip(a.logprobs, b.logprobs, strict=True)]
+        if a.prompt_logprobs is not None and b.prompt_logprobs is not None:
+            pairs += zip(a.prompt_logprobs, b.prompt_logprobs, strict=True)
+        worst = max(worst, *(abs(x - y) for x, y in pairs))
+    return worst
+
+
+def assert_same(answers: dict[str, Any], architecture: str, *, caching: bool = True) -> None:
+    reference = stock(architecture)
+    first = outputs(answers["alone"])
+    assert all(len(one.tokens) == GREEDY["max_tokens"] for one in first)
+    assert len({tuple(one.tokens) for one in first}) == len(first), "outputs ignore the prompt"
+    assert largest_difference(first, outputs(reference["alone"])) == 0
+    assert largest_difference(outputs(answers["samplings"]), outputs(reference["samplings"])) == 0
+    # once more: from the prefix cache where there is one
+    again = outputs(answers["again"])
+    assert [one.cached for one in first] == [0] * len(first)
+    if caching:
+        assert [o.cached for o in again] == [o.cached for o in outputs(reference["again"])]
+        assert max(one.cached for one in again) > CHUNK
+        assert largest_difference(again, outputs(reference["again"])) == 0
+    else:
+        assert max(one.cached for one in again) == 0
+        assert largest_difference(again, outputs(reference["alone"])) == 0
+    bound = TOGETHER_BOUND[architecture]
+    for name in ("together", "one prefix"):
+        assert largest_difference(outputs(answers[name]), outputs(reference[name])) <= bound
+
+
+def test_v_on_two_ranks_answers_like_one_rank(two_ranks: TwoRanks) -> None:
+    assert_same(two_ranks.answers, "llama")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_comparison_notices(two_ranks: TwoRanks, fault: str) -> None:
+    answers = two_ranks.answers
+    before = outputs(answers["before"])
+    assert True in answers[f"{fault}: inject"], "no worker took the fault"
+    for healthy, faulty in zip(before, outputs(answers[fault]), strict=True):
+        assert healthy.tokens != faulty.tokens
+        assert healthy.logprobs != faulty.logprobs
+    assert largest_difference(outputs(answers[f"{fault}: restored"]), before) == 0
+
+
+def test_an_idle_engine_uses_no_cpu(two_ranks: TwoRanks) -> None:
+    used = two_ranks.answers["idle"]
+    assert sum("Worker" in name for name in used) == 2
+    assert max(used.values()) < 0.05, used
+
+
+def test_v_on_three_ranks_with_a_partition_and_no_prefix_cache() -> None:
+    engine = Engine("llama", 3, V, caching=False, environment=partition("1,3,2,1,2,2"))
+    answers = run(engine, [*cases("llama"), {"do": "config", "name": "config"}])
+    assert answers["config"]["vpp"]["layers"] == [1, 3, 2, 1, 2, 2]
+    assert_same(answers, "llama", caching=False)
+
+
+def partition(text: str) -> dict[str, str]:
+    return {"VLLM_PP_LAYER_PARTITION": text}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "vpp"),
+    [
+        pytest.param(4, V, id="v on 4"),
+        pytest.param(1, V, id="v on 1", marks=pytest.mark.slow),
+        pytest.param(2, {"layout": "wave", "sweeps": 3}, id="wave of 3 sweeps on 2"),
+        pytest.param(2, {"layout": "linear"}, id="linear on 2"),
+        pytest.param(2, {**V, "order": "async"}, id="async v on 2", marks=pytest.mark.slow),
+        pytest.param(2, {**V, "order": "vanilla"}, id="vanilla v on 2", marks=pytest.mark.slow),
+        pytest.param(2, {**V, "in_flight": 2}, id="v on 2, two in flight", marks=pytest.mark.slow),
+        pytest.param(2, {**V, "in_flight": 40}, id="v on 2, 40 in flight", marks=pytest.mark.slow),
+    ],
+)
+def test_other_layouts_answer_like_one_rank(ranks: int, vpp: dict[str, Any]) -> None:
+    assert_same(run(Engine("llama", ranks, vpp), cases("llama")), "llama")
+
+
+@pytest.mark.parametrize("architecture", ["qwen3-moe", "deepseek-v3"])
+@pytest.mark.parametrize(
+    "ranks",
+    [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)],
+)
+def test_other_architectures_answer_like_one_rank(architecture: str, ranks: int) -> None:
+    assert_same(run(Engine(architecture, ranks, V), cases(architecture)), architecture)
+
+
+def test_preempted_requests_answer_like_one_rank() -> None:
+    """So few KV blocks that requests are preempted while micro-batches are in flight."""
+    steps = [
+        {"do": "count_preemptions", "name": "counting"},
+        crowd(),
+        {"do": "preemptions", "name": "preemptions"},
+    ]
+    few = {"num_gpu_blocks_override": 75, "max_model_len": 2048}
+    answers = run(Engine("llama", 2, V, options=few), steps)
+    assert answers["preemptions"] > 0
+    reference = outputs(stock("llama")["crowd"])
+    assert largest_difference(outputs(answers["crowd"]), reference) <= TOGETHER_BOUND["llama"]

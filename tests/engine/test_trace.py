@@ -1,0 +1,166 @@
+"""A recorded trace of a V on two ranks: complete, as decided, with transfers beside compute."""
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from engine_runs import CHUNK, Engine, TwoRanks, V, prompt
+
+from vllm_vpp.core.batch import MicroBatch
+from vllm_vpp.core.cost import StageCost
+from vllm_vpp.core.dispatch import Dispatcher
+from vllm_vpp.core.metrics import measure
+from vllm_vpp.core.order import Order
+from vllm_vpp.core.schedule import Action, Schedule
+from vllm_vpp.core.timeline import SpanKind, Timeline
+from vllm_vpp.core.trace import Run, read_run
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+LONG = 16_000
+
+
+@pytest.fixture(scope="module")
+def recorded(two_ranks: TwoRanks) -> Run:
+    return read_run(two_ranks.trace)
+
+
+def long_prompt(run: Run) -> list[MicroBatch]:
+    """Micro-batches of the first request of 16,000 tokens, prefill and decode."""
+    request = next(
+        chunk.request
+        for batch in run.timeline.micro_batches
+        for chunk in batch.chunks
+        if chunk.prefix + chunk.tokens == LONG
+    )
+    return [b for b in run.timeline.micro_batches if any(c.request == request for c in b.chunks)]
+
+
+def of_batches(timeline: Timeline, indices: set[int]) -> Timeline:
+    return Timeline(
+        layout=timeline.layout,
+        spans=tuple(s for s in timeline.spans if s.micro_batch in indices),
+        micro_batches=timeline.micro_batches,
+        source=timeline.source,
+    )
+
+
+def test_every_action_runs_once_and_one_at_a_time(recorded: Run) -> None:
+    timeline = recorded.timeline
+    full = [b.index for b in timeline.micro_batches if b.chunks]
+    assert len(full) > 200
+    computed = [s for s in timeline.spans if s.kind is SpanKind.COMPUTE]
+    count = Counter((s.stage, s.micro_batch) for s in computed)
+    assert count == Counter(itertools.product(range(timeline.layout.stages), full))
+    assert all(timeline.layout.owner(s.stage) == s.rank for s in computed)
+    for rank in range(timeline.layout.ranks):
+        spans = sorted(timeline.of(rank, SpanKind.COMPUTE), key=lambda s: s.start_ns)
+        assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(spans))
+    ends = {(s.stage, s.micro_batch): s.end_ns for s in computed}
+    assert all(ends[s.stage - 1, s.micro_batch] <= s.start_ns for s in computed if s.stage)
+    for stage in range(timeline.layout.stages):
+        order = [
+            s.micro_batch for s in sorted(computed, key=lambda s: s.start_ns) if s.stage == stage
+        ]
+        assert order == full
+
+
+def test_transfers_go_where_ranks_change_and_not_at_the_turn(recorded: Run) -> None:
+    timeline = recorded.timeline
+    full = [b.index for b in timeline.micro_batches if b.chunks]
+    for kind in (SpanKind.SEND, SpanKind.RECV):
+        moved = Counter((s.stage, s.micro_batch) for s in timeline.spans if s.kind is kind)
+        assert moved == Counter(itertools.product((1, 3), full))
+
+
+def test_ranks_run_the_order_that_the_dispatcher_decides(recorded: Run) -> None:
+    batches = long_prompt(recorded)
+    timeline = recorded.timeline
+    assert len(batches) == -(-LONG // CHUNK) + 15
+    first = batches[0].index
+    assert [b.index - first for b in batches] == list(range(len(batches)))
+    ran = [
+        [
+            Action(s.stage, s.micro_batch - first)
+            for s in timeline.of(rank, SpanKind.COMPUTE)
+            if 0 <= s.micro_batch - first < len(batches)
+        ]
+        for rank in range(timeline.layout.ranks)
+    ]
+    decided = simulated(recorded, batches)
+    assert [list(actions) for actions in decided.actions] == ran
+    assert decided.actions[0] != simulated(recorded, batches, order="async").actions[0]
+
+
+def simulated(run: Run, batches: list[MicroBatch], order: str = "greedy") -> Schedule:
+    """The order for these micro-batches on ranks at rest; decode waits for the token before."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    from vllm_vpp.plugin.costs import start_cost
+
+    config = EngineArgs(**Engine("llama", 2, V).arguments()).create_engine_config()
+    layout, cost = run.timeline.layout, start_cost(config, run.layers)
+    assert isinstance(cost, StageCost)
+    dispatcher = Dispatcher(order=Order.of(order, layout), cost=cost)
+    placed = []
+    depth, oldest = layout.depth(), 0
+    for index, batch in enumerate(batches):
+        is_decode = batch.tokens == 1
+        while index - oldest == depth or (is_decode and oldest < index):
+            placed += dispatcher.settle(oldest)
+            dispatcher.retire(oldest)
+            oldest += 1
+        dispatcher.submit(MicroBatch(index, batch.chunks))
+    while oldest < len(batches):
+        placed += dispatcher.settle(oldest)
+        dispatcher.retire(oldest)
+        oldest += 1
+    return Schedule.from_order(layout, [p.action for p in placed])
+
+
+def test_computing_goes_on_during_a_transfer(recorded: Run) -> None:
+    prefill = {b.index for b in long_prompt(recorded) if b.tokens > 1}
+    timeline = of_batches(recorded.timeline, prefill)
+    metrics = measure(timeline)
+    assert metrics.overlap_ratio is not None
+    print(f"overlap ratio {metrics.overlap_ratio:.2f}, idle {metrics.idle_ratio:.2f}")
+    assert metrics.overlap_ratio > 0.3
+    for stage in (1, 3):  # both directions: the receiver of each computes meanwhile
+        receiver = timeline.layout.owner(stage)
+        compute = list(timeline.of(receiver, SpanKind.COMPUTE))
+        transfers = [s for s in timeline.of(receiver, SpanKind.RECV) if s.stage == stage]
+        beside = [
+            t
+            for t in transfers
+            if any(c.start_ns < t.end_ns and t.start_ns < c.end_ns for c in compute)
+        ]
+        assert len(beside) > len(transfers) / 4, stage
+
+
+RECORDS = {"b": 4, "d": 3, "p": 2, "c": 5, "s": 4, "r": 6, "m": 4}
+HEADER = {
+    "dtype", "in_flight", "layers", "max_num_batched_tokens", "model", "order", "rank", "ranks",
+    "sweeps", "vllm",
+}  # fmt: skip
+
+
+def test_trace_files_are_private_and_hold_no_prompt(two_ranks: TwoRanks) -> None:
+    files = sorted(two_ranks.trace.iterdir())
+    assert [f.name for f in files] == ["engine.jsonl", "rank0.jsonl", "rank1.jsonl"]
+    assert two_ranks.trace.stat().st_mode & 0o777 == 0o700
+    for file in files:
+        assert file.stat().st_mode & 0o777 == 0o600
+        header, *records = map(json.loads, file.read_text().splitlines())
+        assert set(header) <= HEADER
+        assert {r[0]: len(r) for r in records}.items() <= RECORDS.items()
+        assert not holds(file, prompt(LONG)), file
+
+
+def holds(file: Path, tokens: list[int]) -> bool:
+    """Whether four tokens of the prompt stand in a row anywhere."""
+    text = file.read_text().replace(" ", "")
+    return any(
+        ",".join(map(str, tokens[i : i + 4])) in text for i in range(0, len(tokens), LONG // 10)
+    )
