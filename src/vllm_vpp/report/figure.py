@@ -4,11 +4,12 @@ Owns the plotly figure: timelines below each other on one time axis, then the co
 micro-batch against its number. Imports plotly only when called.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from vllm_vpp.core.intervals import merge, subtract
 from vllm_vpp.core.timeline import Span, SpanKind, Timeline
 
 __all__ = ["figure", "page", "write"]
@@ -28,16 +29,20 @@ def figure(timelines: Mapping[str, Timeline]) -> Any:
     chart = make_subplots(
         rows=len(names) + 1,
         cols=1,
-        subplot_titles=[*names, "compute time of each micro-batch"],
+        subplot_titles=[
+            *(f"{name} (seconds)" for name in names),
+            "compute time of each micro-batch",
+        ],
         row_heights=[*heights, 4],
         vertical_spacing=0.25 / (len(names) + 1),
     )
+    known: set[str] = set()
     for row, timeline in enumerate(timelines.values(), 1):
-        _draw(chart, row, timeline)
-        chart.update_yaxes(autorange="reversed", row=row, col=1)
+        _draw(chart, row, timeline, known)
+        ranks = [f"rank {rank}" for rank in range(timeline.layout.ranks)]
+        chart.update_yaxes(autorange="reversed", categoryarray=ranks, row=row, col=1)
         if row > 1:  # one time axis for all
             chart.update_xaxes(matches="x", row=row, col=1)
-    chart.update_xaxes(title_text="seconds", row=len(names), col=1)
     for number, (name, timeline) in enumerate(timelines.items()):
         _curve(chart, len(names) + 1, (name, _SWEEPS[number % len(_SWEEPS)]), timeline)
     chart.update_xaxes(title_text="micro-batch", row=len(names) + 1, col=1)
@@ -47,42 +52,71 @@ def figure(timelines: Mapping[str, Timeline]) -> Any:
         template="plotly_white",
         height=220 + 60 * sum(heights) + 280,
         legend={"orientation": "h"},
+        uniformtext={"minsize": 8, "mode": "hide"},
     )
     return chart
 
 
-def _draw(chart: Any, row: int, timeline: Timeline) -> None:
+class _Lane(NamedTuple):
+    """How a kind of bar looks: its name in the legend, colour, thickness and place in the row."""
+
+    name: str
+    colour: str
+    width: float
+    offset: float
+
+
+def _draw(chart: Any, row: int, timeline: Timeline, known: set[str]) -> None:
+    """One row of bars per rank; `known` holds the names that the legend has already."""
     import plotly.graph_objects as go
 
     layout, origin = timeline.layout, timeline.start_ns
-    groups: dict[tuple[str, str, float], list[Span]] = {}
-    for span in timeline.spans:
+    lanes: dict[_Lane, list[Span]] = {}
+    others = (s for s in timeline.spans if s.kind is not SpanKind.WAIT)
+    for span in [*_idle_waits(timeline), *others]:
         if span.kind is SpanKind.COMPUTE:
             sweep = layout.sweep(span.stage)
-            key = (f"sweep {sweep}", _SWEEPS[sweep % len(_SWEEPS)], 0.7)
-        elif span.kind is SpanKind.WAIT:
-            key = ("waiting", _WAIT, 0.3)
+            lane = _Lane(f"sweep {sweep}", _SWEEPS[sweep % len(_SWEEPS)], 0.7, -0.35)
+        elif span.kind.is_transfer:
+            lane = _Lane("transfer", _TRANSFER, 0.1, 0.36)
         else:
-            key = ("transfer", _TRANSFER, 0.15)
-        groups.setdefault(key, []).append(span)
-    for (name, colour, width), spans in groups.items():
+            lane = _Lane("idle, waiting for input", _WAIT, 0.7, -0.35)
+        lanes.setdefault(lane, []).append(span)
+    for lane, spans in lanes.items():
+        computes = lane.name.startswith("sweep")
         chart.add_trace(
             go.Bar(
                 orientation="h",
                 base=[(s.start_ns - origin) / _NS for s in spans],
                 x=[(s.end_ns - s.start_ns) / _NS for s in spans],
                 y=[f"rank {s.rank}" for s in spans],
-                width=width,
-                marker={"color": colour, "line": {"color": "white", "width": 0.5}},
-                name=name,
-                legendgroup=name,
-                showlegend=row == 1,
+                width=lane.width,
+                offset=lane.offset,
+                marker={"color": lane.colour, "line": {"color": "white", "width": 0.5}},
+                name=lane.name,
+                legendgroup=lane.name,
+                showlegend=lane.name not in known,
+                text=[str(s.micro_batch) if computes else "" for s in spans],
+                textposition="inside",
+                insidetextanchor="middle",
+                textangle=0,
                 hovertext=[_hover(s) for s in spans],
                 hoverinfo="text",
             ),
             row=row,
             col=1,
         )
+        known.add(lane.name)
+
+
+def _idle_waits(timeline: Timeline) -> Iterator[Span]:
+    """The parts of waits in which the rank does nothing else."""
+    for rank in range(timeline.layout.ranks):
+        busy = merge((s.start_ns, s.end_ns) for s in timeline.of(rank, SpanKind.COMPUTE))
+        for wait in timeline.of(rank, SpanKind.WAIT):
+            for start, end in subtract(merge([(wait.start_ns, wait.end_ns)]), busy):
+                if start >= timeline.start_ns:
+                    yield wait._replace(start_ns=start, end_ns=end)
 
 
 def _hover(span: Span) -> str:
