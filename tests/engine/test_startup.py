@@ -130,7 +130,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "enable_lora": {"enable_lora": True},
     "runner": {"runner": "pooling"},
     "weight_transfer_config": {"weight_transfer_config": {"backend": "nccl"}},
-    "enable_chunked_prefill": {"enable_chunked_prefill": False, "max_num_batched_tokens": 32_768},
     "enable_prompt_embeds": {"enable_prompt_embeds": True},
     "cpu_offload_gb": {"cpu_offload_gb": 1},
     "kv_transfer_config": {
@@ -190,6 +189,10 @@ def test_unsupported_config_is_refused(feature: str, monkeypatch: pytest.MonkeyP
         check_config(config)
     assert feature in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_chunks_switched_off_are_refused() -> None:
+    refused(UnsupportedError, "enable_chunked_prefill", enable_chunked_prefill=False, **vpp())
 
 
 @pytest.mark.parametrize("backend", ["ray", "uni", "external_launcher"])

@@ -12,6 +12,7 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 from vllm_vpp.errors import UnsupportedError
+from vllm_vpp.plugin.log import logger
 
 __all__ = ["REFUSALS", "Refusal", "check_arguments", "check_config", "worker_class"]
 
@@ -162,12 +163,6 @@ REFUSALS = (
         why="not shown to give the same answers",
         fix="leave it out",
     ),
-    Refusal(
-        feature="enable_chunked_prefill",
-        found=lambda c: _if(not c.scheduler_config.enable_chunked_prefill, False),
-        why="without chunks there is nothing to pipeline",
-        fix="leave it out",
-    ),
 )
 
 
@@ -182,6 +177,11 @@ def check_arguments(args: EngineArgs) -> None:
         )
     if args.async_scheduling:
         raise _refused(_refusal("async_scheduling"), True)
+    if args.enable_chunked_prefill is False:
+        raise UnsupportedError(
+            "enable_chunked_prefill=False: not supported with vpp: without chunks there is nothing "
+            "to pipeline; leave it out"
+        )
     if args.nnodes > 1:
         raise _refused(_refusal("nnodes"), args.nnodes)
     if args.scheduler_cls is not None:
@@ -192,11 +192,19 @@ def check_arguments(args: EngineArgs) -> None:
 
 
 def check_config(config: VllmConfig) -> None:
-    """Raise UnsupportedError for the first feature that is refused."""
+    """Raise UnsupportedError for the first feature that is refused.
+
+    Warns where the platform has switched chunks off by itself (latent attention on a CPU): answers
+    are right, but a prompt is one micro-batch and gains nothing.
+    """
     for refusal in REFUSALS:
         value = refusal.found(config)
         if value is not None:
             raise _refused(refusal, value)
+    if not config.scheduler_config.enable_chunked_prefill:
+        logger.warning(
+            "vpp: this platform runs the model without chunks: a prompt is not pipelined"
+        )
 
 
 def _refusal(feature: str) -> Refusal:
