@@ -54,11 +54,13 @@ def balanced_split(
     first_cost: float = 0.0,
     last_cost: float = 0.0,
     starts: Collection[int] | None = None,
+    slack: float = 0.0,
 ) -> tuple[int, ...]:
     """Layers per stage: smallest possible load of the busiest rank, then even stages.
 
     `layer_costs`: cost per layer, equal by default. `first_cost`, `last_cost`: embedding, and norm
     with head, in the same unit. `starts`: layers on which a stage may start, all by default.
+    `slack`: share by which the busiest rank may exceed the least possible for more even stages.
 
     Exact where every cut has at most `_STATES ** (1 / sweeps)` possible positions (any linear
     layout; 16 for the V, 6 for three sweeps); else the search moves a window of that many until
@@ -77,7 +79,7 @@ def balanced_split(
     loads = np.concatenate([[0.0], np.cumsum(costs)])
     loads[1:] += first_cost
     loads[-1] += last_cost
-    return _Search(layout, loads, allowed).best()
+    return _Search(layout, loads, allowed, slack).best()
 
 
 def _check_input(
@@ -105,6 +107,7 @@ class _Search:
     layout: Layout
     loads: NDArray[np.float64]
     allowed: list[int]
+    slack: float
     halves: dict[tuple[int, int, int], tuple[float, int]] = field(default_factory=dict)
 
     @cached_property
@@ -165,7 +168,7 @@ class _Search:
             return (float(self.loads[-1]), 0.0), cuts
         steps = [self._step(rank, states) for rank in range(self.layout.ranks)]
         worst = self._reduce([step[0] for step in steps], np.maximum)[0]
-        limit = worst * (1 + 1e-9)
+        limit = worst * (1 + max(self.slack, 1e-9))
         smooth = [np.where(load <= limit, uneven, np.inf) for load, uneven in steps]
         uneven, chosen = self._reduce(smooth, np.add)
         found = [0] * (self.layout.stages - 1)

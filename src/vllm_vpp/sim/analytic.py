@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import mul
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.errors import InputError
 from vllm_vpp.sim.hardware import Hardware
 from vllm_vpp.sim.model import Layer, Model
+from vllm_vpp.sim.splittable import LayerCosts
 
 __all__ = ["AnalyticCost", "Device", "pairs"]
 
@@ -85,11 +87,12 @@ class AnalyticCost:
         return AnalyticCost(self.model, self.device, tuple(split))
 
     @cached_property
-    def _kinds(self) -> list[Counter[Layer]]:
-        """How many layers of each kind a stage has."""
+    def _kinds(self) -> tuple[list[Layer], list[list[int]]]:
+        """The distinct layers, and for each stage how many it has of each."""
+        distinct = list(dict.fromkeys(self.model.layers))
         ends = list(accumulate(self.split))
-        starts = [0, *ends[:-1]]
-        return [Counter(self.model.layers[a:b]) for a, b in zip(starts, ends, strict=True)]
+        stages = [Counter(self.model.layers[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+        return distinct, [[stage[kind] for kind in distinct] for stage in stages]
 
     def time(self, stage: int, micro_batch: MicroBatch) -> float:
         """Seconds that `stage` computes on `micro_batch`."""
@@ -100,15 +103,18 @@ class AnalyticCost:
         chunks = micro_batch.chunks
         if not chunks:
             return [0.0] * len(self.split)
-        kinds = {kind for stage in self._kinds for kind in stage}
-        seconds = {kind: self.layer_seconds(kind, chunks) for kind in kinds}
-        stages = [sum(seconds[kind] * n for kind, n in stage.items()) for stage in self._kinds]
+        distinct, counts = self._kinds
+        seconds = [self.layer_seconds(kind, chunks) for kind in distinct]
+        stages = [sum(map(mul, seconds, numbers)) for numbers in counts]
         stages[-1] += self.head_seconds(len(chunks))
         return stages
 
-    def layer_costs(self, chunks: Sequence[Chunk]) -> list[float]:
-        """Seconds of each layer, for a layer split."""
-        return [self.layer_seconds(layer, chunks) for layer in self.model.layers]
+    def layer_costs(self, micro_batch: MicroBatch) -> LayerCosts:
+        """Seconds of each layer, of the embedding (none) and of the head."""
+        chunks = micro_batch.chunks
+        seconds = {k: self.layer_seconds(k, chunks) for k in set(self.model.layers)}
+        layers = [seconds[layer] for layer in self.model.layers]
+        return LayerCosts(layers, 0.0, self.head_seconds(len(chunks)))
 
     def head_seconds(self, rows: int) -> float:
         """Norm and head on the last token of each chunk: reads the head's weights."""

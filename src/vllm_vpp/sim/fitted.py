@@ -17,6 +17,7 @@ from vllm_vpp.core.batch import MicroBatch
 from vllm_vpp.core.cost import QuadraticCost
 from vllm_vpp.core.timeline import SpanKind, Timeline
 from vllm_vpp.errors import InputError
+from vllm_vpp.sim.splittable import LayerCosts
 
 __all__ = ["NAMES", "Coefficient", "FittedCost", "Measured", "fit"]
 
@@ -68,6 +69,17 @@ class FittedCost:
         seconds[0] += value["embed"] * tokens
         seconds[-1] += value["head"]
         return seconds
+
+    def layer_costs(self, micro_batch: MicroBatch) -> LayerCosts:
+        """Seconds of each layer, of the embedding and of the head."""
+        one = replace(self, split=(1,) * sum(self.split))
+        value = {name: c.value for name, c in self.coefficients.items()}
+        seconds = one.times(micro_batch)
+        first = value["embed"] * micro_batch.tokens
+        seconds[0] -= first
+        seconds[-1] -= value["head"]
+        layers = [s - value["action"] for s in seconds]
+        return LayerCosts(layers, first, value["head"])
 
     def law(self) -> QuadraticCost:
         """Whole-model seconds of a chunk under the present split."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from vllm_vpp.core.batch import MicroBatch
 from vllm_vpp.errors import InputError
+from vllm_vpp.sim.splittable import LayerCosts
 
 __all__ = ["TableCost"]
 
@@ -71,6 +72,14 @@ class TableCost:
         ]
         stages[-1] += self.head
         return stages
+
+    def layer_costs(self, micro_batch: MicroBatch) -> LayerCosts:
+        """Seconds of each layer, of the embedding (none) and of the head."""
+        kinds = [
+            sum(self.layer_seconds(kind, c.tokens, c.prefix) for c in micro_batch.chunks)
+            for kind in range(len(self.seconds))
+        ]
+        return LayerCosts([kinds[kind] for kind in self.layers], 0.0, self.head)
 
     def layer_seconds(self, kind: int, tokens: int, prefix: int) -> float:
         """Seconds of one layer, interpolated."""
