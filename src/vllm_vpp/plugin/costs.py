@@ -4,25 +4,23 @@ Owns reading sizes from vLLM's config. Only ratios matter to the order of action
 units of the device's matmul rate.
 """
 
-from collections.abc import Sequence
-
 from vllm.config import VllmConfig
 
-from vllm_vpp.core.cost import QuadraticCost, StageCost
+from vllm_vpp.core.cost import QuadraticCost
 
-__all__ = ["start_cost"]
+__all__ = ["flops_cost"]
 
 _FLOPS = 1e12
 _ATTENTION_EFFICIENCY = 0.5  # of the matmul rate: measured ratio on CPUs, the usual order on GPUs
 
 
-def start_cost(config: VllmConfig, layers: Sequence[int]) -> StageCost:
-    """Quadratic cost with shares by layer count.
+def flops_cost(config: VllmConfig) -> QuadraticCost:
+    """Whole-model cost of a chunk.
 
     Per layer and token: 2 (4 h^2 + 8 h^2) FLOPs of matmul, and 4 h per prefix token of attention.
     """
     hidden = config.model_config.get_hidden_size()
-    total = sum(layers)
-    b = 24 * hidden**2 * total / _FLOPS
-    a = 4 * hidden * total / _FLOPS / _ATTENTION_EFFICIENCY
-    return StageCost.by_layers(QuadraticCost(c0=256 * b, b=b, a=a), layers)
+    layers = config.model_config.get_total_num_hidden_layers()
+    b = 24 * hidden**2 * layers / _FLOPS
+    a = 4 * hidden * layers / _FLOPS / _ATTENTION_EFFICIENCY
+    return QuadraticCost(c0=256 * b, b=b, a=a)

@@ -10,11 +10,22 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
+from vllm_vpp.core.chunking import Policy
+from vllm_vpp.core.cost import StageCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.plugin import partition, support
+from vllm_vpp.plugin.costs import flops_cost
 from vllm_vpp.plugin.settings import KEY, Settings
 
-__all__ = ["create", "in_flight", "layout_of", "settings_of", "wants_vpp"]
+__all__ = [
+    "chunking_policy",
+    "cost_of",
+    "create",
+    "in_flight",
+    "layout_of",
+    "settings_of",
+    "wants_vpp",
+]
 
 
 def wants_vpp(additional_config: object) -> bool:
@@ -35,6 +46,19 @@ def layout_of(config: VllmConfig) -> Layout:
 def in_flight(config: VllmConfig) -> int:
     """Micro-batches that may be in flight."""
     return settings_of(config).depth(layout_of(config))
+
+
+def cost_of(config: VllmConfig) -> StageCost:
+    """Cost model of the virtual clock and of chunking: the user's, else from the model's FLOPs."""
+    settings = settings_of(config)
+    assert settings.layers is not None
+    law = settings.cost.model() if settings.cost is not None else flops_cost(config)
+    return StageCost.by_layers(law, settings.layers)
+
+
+def chunking_policy(config: VllmConfig) -> Policy | None:
+    """Chunking policy of a config that `wants_vpp`; None leaves chunks to vLLM's own scheduler."""
+    return settings_of(config).policy(cost_of(config).model, layout_of(config))
 
 
 def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:

@@ -18,7 +18,6 @@ from vllm_vpp.core.batch import Chunk
 from vllm_vpp.core.dispatch import Dispatcher
 from vllm_vpp.core.order import Order
 from vllm_vpp.plugin import engine_config
-from vllm_vpp.plugin.costs import start_cost
 from vllm_vpp.plugin.flow import Flow, LazyResult
 from vllm_vpp.plugin.message import Actions, Step
 from vllm_vpp.plugin.recorder import Recorder
@@ -38,7 +37,7 @@ class VPPExecutor(MultiprocExecutor):
         assert self.settings.layers is not None
         dispatcher = Dispatcher(
             order=Order.of(self.settings.order, self.layout),
-            cost=start_cost(self.vllm_config, self.settings.layers),
+            cost=engine_config.cost_of(self.vllm_config),
         )
         self.flow = Flow(dispatcher, self._send)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from vllm_vpp.core.chunking import Policy, make_policy
+from vllm_vpp.core.cost import QuadraticCost
 from vllm_vpp.core.layout import Layout, LayoutKind
 from vllm_vpp.core.order import OrderName
 from vllm_vpp.errors import ConfigError
@@ -26,6 +28,8 @@ _FIXES = {
     "in_flight": "write a whole number, or leave it out for one more than the number of stages",
     "trace_dir": "write the path of a folder, or leave it out to record nothing",
     "layers": "write one whole number per stage, or leave it out for a balanced split",
+    "chunking": 'write "chunking": {"policy": "fixed", "chunk": 2048}, or leave it out',
+    "cost": 'write "cost": {"c0": 0.3, "b": 3e-4, "a": 2e-7}, or leave it out',
 }
 _ALLOWED = {
     "layout": ", ".join(LayoutKind),
@@ -34,7 +38,24 @@ _ALLOWED = {
     "in_flight": "a whole number from 2 to 1024",
     "trace_dir": "a path",
     "layers": "a list of whole numbers, each at least 1",
+    "chunking": "an object that names a policy",
+    "cost": "an object with the seconds c0, b, a and perhaps gamma, none negative, b above 0",
 }
+
+
+class Cost(BaseModel):
+    """Whole-model cost of a chunk (`core.cost.QuadraticCost`), in seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    c0: Annotated[float, Field(ge=0)] = 0.0
+    b: Annotated[float, Field(gt=0)]
+    a: Annotated[float, Field(ge=0)]
+    gamma: Annotated[float, Field(ge=0)] = 0.0
+
+    def model(self) -> QuadraticCost:
+        """The cost model."""
+        return QuadraticCost(c0=self.c0, b=self.b, a=self.a, gamma=self.gamma)
 
 
 class Settings(BaseModel):
@@ -48,6 +69,8 @@ class Settings(BaseModel):
     in_flight: Annotated[int, Field(ge=2, le=1024)] | None = None
     trace_dir: str | None = None
     layers: list[Annotated[int, Field(ge=1)]] | None = None
+    chunking: dict[str, Any] | None = None
+    cost: Cost | None = None
 
     @classmethod
     def parse(cls, value: object) -> "Settings":
@@ -64,7 +87,18 @@ class Settings(BaseModel):
             if getattr(settings, name) not in tuple(allowed):
                 raise ConfigError(_message(name, getattr(settings, name)))
         settings.layout_for(1)
+        if settings.chunking is not None:
+            settings.policy(QuadraticCost(c0=0.0, b=1.0, a=0.0), settings.layout_for(1))
         return settings
+
+    def policy(self, law: QuadraticCost, layout: Layout) -> Policy | None:
+        """The chunking policy; None leaves chunks to vLLM's own scheduler."""
+        if self.chunking is None:
+            return None
+        try:
+            return make_policy(self.chunking, law=law, ranks=layout.ranks)
+        except ConfigError as error:
+            raise ConfigError(f"vpp.chunking: {error}") from None
 
     def layout_for(self, ranks: int) -> Layout:
         """The layout on that many pipeline ranks."""
