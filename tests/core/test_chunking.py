@@ -176,7 +176,9 @@ def test_dp_beats_every_cut_on_its_grid() -> None:
         ({"policy": "fixed", "chunk": 0}, "chunk=0"),
         ({"policy": "fixed", "chunk": True}, "chunk=True"),
         ({"policy": "fixed", "chunk": 5, "size": 3}, "takes chunk"),
-        ({"policy": "ramp", "peak": 5, "law": 3}, "takes peak"),
+        ({"policy": "ramp", "peak": 5, "law": 3}, "law=3"),
+        ({"policy": "ramp", "peak": 5, "law": {"c0": 1, "b": 0, "a": 0}}, "b above 0"),
+        ({"policy": "ramp", "peak": 5, "ranks": 3}, "takes peak"),
         ({"policy": "equal-time", "chunk": 5, "smoothing": 2}, "from 0 to 1"),
         ({"policy": "list", "chunks": []}, "list of whole numbers"),
         ({"policy": "list", "chunks": [5, -5]}, "list of whole numbers"),
@@ -192,3 +194,9 @@ def test_bad_policies_are_one_clear_line(spec: dict[str, Any], fragment: str) ->
 def test_a_planned_policy_without_a_law_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs a cost model"):
         make_policy({"policy": "ramp", "peak": 4096}, law=None, ranks=2)
+
+
+def test_a_law_may_come_with_the_policy() -> None:
+    spec = {"policy": "ramp", "peak": 8192, "law": {"c0": LAW.c0, "b": LAW.b, "a": LAW.a}}
+    given = make_policy(spec, law=None, ranks=2)
+    assert given == make_policy({"policy": "ramp", "peak": 8192}, law=LAW, ranks=2)

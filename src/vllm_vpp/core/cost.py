@@ -61,7 +61,8 @@ class QuadraticCost:
         return self.b * tokens + self.a * tokens * tokens / 2
 
     def tokens_within(self, seconds: float, prefix: float) -> float:
-        """The x that solves F(prefix + x) - F(prefix) = seconds."""
+        """The x that solves F(prefix + x) - F(prefix) = seconds; 0 for none left."""
+        seconds = max(seconds, 0.0)
         linear = self.b + self.a * prefix
         root = linear + (linear * linear + 2 * self.a * seconds) ** 0.5
         return 2 * seconds / root if root else float("inf")

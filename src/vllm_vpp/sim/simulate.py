@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
-from vllm_vpp.core.batch import MicroBatch
+from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.chunking import Policy
 from vllm_vpp.core.cost import CostModel
 from vllm_vpp.core.dispatch import Dispatcher, Placed
@@ -25,7 +26,7 @@ from vllm_vpp.sim.links import FREE, Links
 from vllm_vpp.sim.request import Request
 from vllm_vpp.sim.spans import spans_of
 
-__all__ = ["Run", "Setup", "simulate"]
+__all__ = ["Run", "Setup", "Source", "run_source", "simulate"]
 
 _NS = 1_000_000_000
 
@@ -142,7 +143,7 @@ def simulate(requests: Sequence[Request], setup: Setup) -> Run:
     )
     batcher.add(requests)
     with _collector_paused():
-        placed, batches = _run(setup, batcher)
+        placed, batches = run_source(setup, batcher)
     return Run(
         setup=setup,
         placed=tuple(placed),
@@ -163,7 +164,24 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _run(setup: Setup, batcher: Batcher) -> tuple[list[Placed], list[MicroBatch]]:
+class Source(Protocol):
+    """Where micro-batches come from, and who learns of their end."""
+
+    def next(self, now_ns: int) -> tuple[Chunk, ...] | None:
+        """Chunks of the next micro-batch, or None where none can be formed now."""
+        ...
+
+    def next_arrival(self) -> int | None:
+        """When something will arrive that `next` does not know of yet."""
+        ...
+
+    def finish(self, chunks: tuple[Chunk, ...], end_ns: int) -> None:
+        """Note the end of a micro-batch."""
+        ...
+
+
+def run_source(setup: Setup, source: Source) -> tuple[list[Placed], list[MicroBatch]]:
+    """Actions in virtual order, and the micro-batches."""
     dispatcher = setup.dispatcher()
     depth = setup.layout.depth() if setup.depth is None else setup.depth
     host_ns = round(setup.host * _NS)
@@ -173,14 +191,14 @@ def _run(setup: Setup, batcher: Batcher) -> tuple[list[Placed], list[MicroBatch]
     now_ns = 0
     while True:
         if len(flight) < depth:
-            chunks = batcher.next(now_ns)
+            chunks = source.next(now_ns)
             if chunks is not None:
                 now_ns += host_ns
                 batches.append(MicroBatch(len(batches), chunks))
                 dispatcher.submit(batches[-1], now_ns)
                 flight.append(batches[-1].index)
                 continue
-        arrival_ns = batcher.next_arrival() if len(flight) < depth else None
+        arrival_ns = source.next_arrival() if len(flight) < depth else None
         if not flight:
             if arrival_ns is None:
                 return placed, batches
@@ -190,7 +208,7 @@ def _run(setup: Setup, batcher: Batcher) -> tuple[list[Placed], list[MicroBatch]
         end_ns = dispatcher.end_ns(flight[0])
         if end_ns is not None and (arrival_ns is None or end_ns <= arrival_ns):
             dispatcher.retire(flight[0])
-            batcher.finish(batches[flight.popleft()].chunks, end_ns)
+            source.finish(batches[flight.popleft()].chunks, end_ns)
             now_ns = max(now_ns, end_ns)
         else:
             assert arrival_ns is not None

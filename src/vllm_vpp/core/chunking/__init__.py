@@ -28,7 +28,7 @@ POLICIES: dict[str, type[Any]] = {
     "ramp": Ramp,
     "list": Explicit,
 }
-_GIVEN = {"law", "ranks"}  # not the user's to write
+_GIVEN = {"law", "ranks"}  # not the user's to write; a law may come along as plain numbers
 
 
 def next_chunk(policy: Policy, view: View) -> int:
@@ -47,12 +47,13 @@ def chunk_plan(policy: Policy, length: int, *, limit: int, block: int = 16) -> t
 
 
 def make_policy(spec: Mapping[str, Any], *, law: QuadraticCost | None, ranks: int) -> Policy:
-    """The policy that a user describes; `law` is the cost it plans with.
+    """The policy that a user describes; `law` is the cost it plans with, unless the user gives one.
 
     Raises ConfigError, one line, for an unknown policy, key or value, or when it needs a law and
     there is none.
     """
     rest = dict(spec)
+    law = _given_law(rest.pop("law")) if "law" in rest else law
     name = rest.pop("policy", None)
     if name not in POLICIES:
         allowed = ", ".join(POLICIES)
@@ -75,6 +76,24 @@ def make_policy(spec: Mapping[str, Any], *, law: QuadraticCost | None, ranks: in
         raise ConfigError(f"policy={name!r}: needs {', '.join(missing)}; add it")
     policy: Policy = kind(**rest)
     return policy
+
+
+def _given_law(value: object) -> QuadraticCost:
+    """The law that a plan was made with: {"c0": ..., "b": ..., "a": ...}."""
+    names = ("c0", "b", "a")
+    good = isinstance(value, Mapping) and set(value) == set(names)
+    if not good or not all(_is_cost(v) for v in value.values()) or not value["b"]:  # type: ignore[attr-defined,index]
+        raise ConfigError(
+            f"law={value!r}: must be an object with numbers c0, b, a of at least 0, b above 0; take"
+            " it from vllm-vpp plan"
+        )
+    assert isinstance(value, Mapping)
+    return QuadraticCost(**{name: float(value[name]) for name in names})
+
+
+def _is_cost(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value < float("inf")  # type: ignore[operator]
 
 
 def _checked(name: str, key: str, value: object) -> object:

@@ -1,0 +1,74 @@
+"""Runs the micro-batches of a measured timeline again, in virtual time.
+
+Owns the comparison of a prediction with what an engine did: the same micro-batches through the same
+dispatcher, and the order of actions of each rank side by side.
+"""
+
+from collections.abc import Sequence
+
+from vllm_vpp.core.batch import Chunk, MicroBatch
+from vllm_vpp.core.schedule import Action, Schedule
+from vllm_vpp.core.timeline import SpanKind, Timeline
+from vllm_vpp.sim.simulate import Run, Setup, run_source
+
+__all__ = ["differences", "measured_schedule", "replay"]
+
+
+class _Recorded:
+    """Micro-batches in the order recorded, each as soon as the tokens it decodes can be there."""
+
+    def __init__(self, batches: Sequence[MicroBatch]) -> None:
+        self._batches = batches
+        self._next = 0
+        self._done: set[tuple[str, int]] = set()
+        self._computed: set[tuple[str, int]] = {
+            (c.request, c.prefix + c.tokens) for b in batches for c in b.chunks
+        }
+
+    def next(self, now_ns: int) -> tuple[Chunk, ...] | None:
+        if self._next == len(self._batches):
+            return None
+        chunks = self._batches[self._next].chunks
+        for chunk in chunks:
+            before = (chunk.request, chunk.prefix)
+            if chunk.tokens == 1 and before in self._computed and before not in self._done:
+                return None
+        self._next += 1
+        return chunks
+
+    def next_arrival(self) -> int | None:
+        return None
+
+    def finish(self, chunks: tuple[Chunk, ...], end_ns: int) -> None:
+        self._done.update((c.request, c.prefix + c.tokens) for c in chunks)
+
+
+def replay(timeline: Timeline, setup: Setup) -> Run:
+    """Simulate the timeline's micro-batches; `setup.policy` is not asked."""
+    placed, batches = run_source(setup, _Recorded(timeline.micro_batches))
+    return Run(setup=setup, placed=tuple(placed), micro_batches=tuple(batches), requests=())
+
+
+def measured_schedule(timeline: Timeline) -> Schedule:
+    """Order of actions of each rank, as they started."""
+    compute = sorted(
+        (s for s in timeline.spans if s.kind is SpanKind.COMPUTE), key=lambda s: s.start_ns
+    )
+    first = min((b.index for b in timeline.micro_batches), default=0)
+    return Schedule.from_order(
+        timeline.layout, (Action(s.stage, s.micro_batch - first) for s in compute)
+    )
+
+
+def differences(mine: Schedule, other: Schedule) -> list[str]:
+    """One line for each rank whose orders differ: where, and what each runs there."""
+    found = []
+    for rank, (ours, theirs) in enumerate(zip(mine.actions, other.actions, strict=True)):
+        if ours == theirs:
+            continue
+        pairs = zip(ours, theirs, strict=False)
+        place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
+        here = ours[place] if place < len(ours) else "nothing"
+        there = theirs[place] if place < len(theirs) else "nothing"
+        found.append(f"rank {rank}, action {place}: {here} against {there}")
+    return found
