@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from engine_runs import CHUNK, Engine, TwoRanks, V, prompt
+from engine_runs import CHUNK, TwoRanks, prompt
 
 from vllm_vpp.core.batch import MicroBatch
 from vllm_vpp.core.cost import StageCost
@@ -96,13 +96,7 @@ def test_ranks_run_the_order_that_the_dispatcher_decides(recorded: Run) -> None:
 
 def simulated(run: Run, batches: list[MicroBatch], order: str = "greedy") -> Schedule:
     """The order for these micro-batches on ranks at rest; decode waits for the token before."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    from vllm_vpp.plugin.costs import start_cost
-
-    config = EngineArgs(**Engine("llama", 2, V).arguments()).create_engine_config()
-    layout, cost = run.timeline.layout, start_cost(config, run.layers)
-    assert isinstance(cost, StageCost)
+    layout, cost = run.timeline.layout, StageCost.by_layers(run.law, run.layers)
     dispatcher = Dispatcher(order=Order.of(order, layout), cost=cost)
     placed = []
     depth, oldest = layout.depth(), 0

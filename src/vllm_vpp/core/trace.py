@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
+from vllm_vpp.core.cost import QuadraticCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.timeline import Span, SpanKind, Timeline
 from vllm_vpp.errors import InputError
@@ -40,13 +41,18 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A recorded run: `submitted_ns` and `result_ns` by micro-batch as the engine saw them."""
+    """A recorded run.
+
+    `submitted_ns`, `result_ns`: by micro-batch, as the engine saw them. `law`: what the virtual
+    clock went by. `layers`: of each stage.
+    """
 
     timeline: Timeline
     submitted_ns: dict[int, int]
     result_ns: dict[int, int]
     control: Control
     layers: tuple[int, ...]
+    law: QuadraticCost
 
 
 def read_run(folder: Path | str) -> Run:
@@ -85,6 +91,7 @@ def read_run(folder: Path | str) -> Run:
         result_ns=result,
         control=control,
         layers=tuple(header["layers"]),
+        law=QuadraticCost(**header["law"]),
     )
 
 

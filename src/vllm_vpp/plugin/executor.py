@@ -9,6 +9,7 @@ vllm/v1/executor/multiproc_executor.py.
 import pickle
 import time
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import Any
 
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
@@ -52,6 +53,7 @@ class VPPExecutor(MultiprocExecutor):
             "order": self.settings.order,
             "in_flight": self.settings.depth(self.layout),
             "layers": self.settings.layers,
+            "law": asdict(engine_config.cost_of(self.vllm_config).model),
             "model": self.model_config.model,
             "dtype": str(self.model_config.dtype),
             "max_num_batched_tokens": self.scheduler_config.max_num_batched_tokens,
