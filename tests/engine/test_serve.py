@@ -1,0 +1,175 @@
+"""`vllm serve` with the switch: correct answers, aborts, and an end when a worker dies."""
+
+import contextlib
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from engine_runs import GREEDY, LENGTHS, MIXED, Engine, Output, V, crowd, outputs, prompt, stock
+from served import (
+    Server,
+    body,
+    complete,
+    complete_all,
+    disconnect,
+    serve,
+    wait_for_end,
+)
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serve(Engine("llama", 2, V), tmp_path_factory.mktemp("serve")) as running:
+        yield running
+
+
+def expected(name: str) -> list[Output]:
+    return outputs(stock("llama")[name])
+
+
+def tokens_of(found: list[Output]) -> list[list[int]]:
+    return [one.tokens for one in found]
+
+
+def mixed(**more: object) -> list[dict[str, object]]:
+    return [body(prompt(n, seed=1), 20, **more) for n in MIXED]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_concurrent_requests_answer_like_stock_vllm(server: Server, stream: bool) -> None:
+    assert complete_all(server, mixed(stream=stream)) == tokens_of(expected("together"))
+
+
+def test_requests_that_arrive_during_decode_answer_like_stock_vllm(server: Server) -> None:
+    decoding = [body(tokens, 140, stream=True) for tokens in crowd()["prompts"]]
+    with ThreadPoolExecutor(len(decoding)) as pool:
+        running = [pool.submit(complete, server, request) for request in decoding]
+        deadline = time.monotonic() + 60
+        while server.metric("vllm:generation_tokens_total") == 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        late = complete_all(server, mixed(stream=True))
+        assert late == tokens_of(expected("together"))
+        assert [one.result(300) for one in running] == tokens_of(expected("crowd"))
+
+
+def test_text_and_chat_streamed_or_not_agree(server: Server) -> None:
+    chat = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "What is a V? " * 60}],
+        "max_tokens": 12,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat, timeout=120).json()
+    prompt_ids = answer["prompt_token_ids"]
+    tokens = answer["choices"][0]["token_ids"]
+    assert len(prompt_ids) > 512
+    assert len(tokens) == 12
+    assert complete(server, body(prompt_ids, 12)) == tokens
+    assert complete(server, body(prompt_ids, 12, stream=True)) == tokens
+
+
+def test_structured_output_is_sampled_after_its_grammar_is_known(server: Server) -> None:
+    pattern = "(abc|b){6}[0-9]{4}"
+    request = body(prompt(700, 5), 24, structured_outputs={"regex": pattern}, ignore_eos=False)
+    del request["return_token_ids"]
+    with ThreadPoolExecutor(4) as pool:
+        url = f"{server.url}/v1/completions"
+        answers = list(
+            pool.map(lambda _: httpx.post(url, json=request, timeout=120).json(), range(4))
+        )
+    texts = [answer["choices"][0]["text"] for answer in answers]
+    assert all(re.fullmatch(pattern, text) for text in texts), texts
+    assert len(set(texts)) == 1
+
+
+def test_fifty_requests_aborted_in_mid_prefill_leave_nothing_behind(server: Server) -> None:
+    storm = [body(prompt(12_000, seed=100 + i), 16) for i in range(50)]
+    with ThreadPoolExecutor(60) as pool:
+        leaving = [pool.submit(disconnect, server, request, 2.0) for request in storm]
+        time.sleep(0.3)
+        staying = [pool.submit(complete, server, request) for request in mixed()]
+        for one in leaving:
+            one.result(120)
+        aborted_at = server.metric("vllm:num_requests_running")
+        assert [one.result(240) for one in staying] == tokens_of(expected("together"))
+    assert aborted_at > 0
+    assert not any(server.rest().values()), server.rest()
+    assert complete(server, body(prompt(LENGTHS[-2]), 16)) == expected("alone")[-2].tokens
+
+
+def test_requests_aborted_between_stages_leave_nothing_behind(server: Server) -> None:
+    rng = random.Random(0)
+    for _ in range(12):  # alone: each time the engine is left with micro-batches nobody wants
+        disconnect(server, body(prompt(rng.randint(1, 6000), 200), 50), rng.uniform(0.01, 0.6))
+    assert not any(server.rest().values()), server.rest()
+    time.sleep(2)
+    assert complete(server, body(prompt(LENGTHS[-2]), 16)) == expected("alone")[-2].tokens
+
+
+def test_a_dead_worker_ends_the_server(server: Server) -> None:
+    family, segments = server.family(), server.shared_memory()
+    victim = server.workers()[1]
+    failure: list[str] = []
+
+    def ask() -> None:
+        try:
+            answer = httpx.post(
+                f"{server.url}/v1/completions", json=body(prompt(16_000, 300), 8), timeout=60
+            )
+            failure.append(f"{answer.status_code} {answer.text}")
+        except httpx.TransportError as error:
+            failure.append(repr(error))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(1.0)
+    assert server.metric("vllm:num_requests_running") == 1
+    victim.kill()
+    seconds = wait_for_end(server, family, 30)
+    print(f"kill to end: {seconds:.1f} s; the client got {failure}")
+    asking.join(60)
+    assert failure
+    assert not failure[0].startswith("200")
+    assert "died unexpectedly" in server.log.read_text()
+    assert_gone(segments)
+
+
+def assert_gone(segments: set[Path]) -> None:
+    """Nothing of the server may stay in shared memory."""
+    deadline = time.monotonic() + 5
+    while any(path.exists() for path in segments) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert {path for path in segments if path.exists()} == set()
+
+
+def test_one_slot_serves_one_after_the_other_and_sigterm_ends_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    engine = Engine("llama", 2, V)
+    with serve(engine, tmp_path_factory.mktemp("one"), "--max-num-seqs", "1") as server:
+        long = prompt(LENGTHS[-1])
+        with ThreadPoolExecutor(8) as pool:
+            first = pool.submit(complete, server, body(long, GREEDY["max_tokens"]))
+            others = complete_all(server, mixed()[:6])
+            assert first.result(240) == expected("alone")[-1].tokens
+        assert others == tokens_of(expected("together"))[:6]
+        disconnect(server, body(prompt(12_000, 400), 8), 0.5)
+        assert complete(server, body(prompt(2000), 16)) == expected("alone")[-2].tokens
+        assert not any(server.rest().values())
+        family, segments = server.family(), server.shared_memory()
+        with contextlib.suppress(ProcessLookupError):
+            server.process.send_signal(signal.SIGTERM)
+        seconds = wait_for_end(server, family, 30)
+        print(f"SIGTERM to end: {seconds:.1f} s, exit {server.process.returncode}")
+        assert_gone(segments)
