@@ -92,6 +92,15 @@ def vpp(**settings: Any) -> dict[str, Any]:
         ({"layers": [3, 3, 3, 0]}, ["vpp.layers", "at least 1"]),
         ({"layers": [3, 3, 3, 3]}, ["3,3,3,3", "sum to 11"]),
         ({"layers": [6, 5]}, ["6,5", "4 numbers"]),
+        ({"chunking": "fixed"}, ["vpp.chunking", "names a policy"]),
+        ({"chunking": {"policy": "magic"}}, ["'magic'", "fixed, equal-time"]),
+        ({"chunking": {"policy": "fixed", "chnk": 1}}, ["chnk", "chunk"]),
+        ({"chunking": {"policy": "fixed", "chunk": 0}}, ["chunk", "0"]),
+        ({"chunking": {"policy": "fixed"}}, ["needs chunk"]),
+        ({"cost": {"b": 0, "a": 1}}, ["vpp.cost", "b above 0"]),
+        ({"cost": {"b": 1}}, ["vpp.cost", "b above 0"]),
+        ({"cost": {"b": 1, "a": 1, "d": 1}}, ["vpp.", "d"]),
+        ({"cost": {"b": float("nan"), "a": 1}}, ["vpp.cost"]),
     ],
 )
 def test_impossible_settings_are_refused(value: object, texts: list[str]) -> None:
