@@ -54,6 +54,12 @@ class FittedCost:
         """The same costs, cut otherwise."""
         return replace(self, split=tuple(split))
 
+    def shifted(self, name: str, errors: float) -> "FittedCost":
+        """One coefficient moved by so many standard errors, not below zero."""
+        value, error = self.coefficients[name]
+        moved = Coefficient(max(value + errors * (error or 0.0), 0.0), error)
+        return replace(self, coefficients={**self.coefficients, name: moved})
+
     def time(self, stage: int, micro_batch: MicroBatch) -> float:
         """Seconds that `stage` computes on `micro_batch`."""
         return self.times(micro_batch)[stage]
