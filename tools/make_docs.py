@@ -116,7 +116,9 @@ def load(name: str) -> dict[str, Any]:
 
 def of(result: dict[str, Any], arm: str) -> list[dict[str, Any]]:
     """Runs of one arm, in rounds."""
-    return sorted((r for r in result["runs"] if r["arm"] == arm), key=lambda r: r["round"])
+    return sorted(
+        (r for r in result["runs"] if r["arm"] == arm), key=lambda r: (r["round"], len(r["ttft"]))
+    )
 
 
 def ttft(run: dict[str, Any]) -> float:
@@ -283,16 +285,16 @@ def memory_section() -> str:
     result = load("memory")
     rows: list[tuple[str, ...]] = []
     for arm in result["arms"]:
-        peaks = of(result, arm)[-1]["peak_bytes"]
-        rows.append((arm, *(f"{peaks[name] / 2**20:.0f}" for name in sorted(peaks))))
+        few, many = (r["peak_bytes"] for r in of(result, arm))
+        mib = [f"{p[name] / 2**20:.0f}" for name in sorted(few) for p in (few, many)]
+        rows.append((arm, *mib))
     depths = [a["vpp"]["in_flight"] for a in result["arms"].values()]
     totals = [sum(of(result, arm)[-1]["peak_bytes"].values()) / 2**20 for arm in result["arms"]]
     slope = (totals[-1] - totals[0]) / (depths[-1] - depths[0])
     return (
-        f"## {result['title']}\n\nPeak resident memory of the workers, MiB, "
-        f"{len(result['prompt_tokens'])} requests at "
-        "once.\n\n"
-        + table(("", "rank 0", "rank 1"), rows)
+        f"## {result['title']}\n\nPeak resident memory of the workers so far, MiB, after 4 and then "
+        "16 requests of 4096 tokens at once.\n\n"
+        + table(("", "rank 0, 4", "rank 0, 16", "rank 1, 4", "rank 1, 16"), rows)
         + f"\nOne more micro-batch in flight costs {slope:.1f} MiB over both ranks here. A "
         f"stage input of 2048 tokens "
         "is 4 MiB (512 hidden and 512 residual values of 2 bytes per token).\n\n" + origin(result)
@@ -343,7 +345,7 @@ def readme() -> str:
 
 def timelines() -> str:
     """docs/timelines.svg."""
-    stored = load("prefill")["timelines"]
+    stored = {kept["arm"]: kept["timeline"] for kept in load("prefill")["timelines"]}
     names = {"CPP": "CPP, plain pipeline", "VPP": "VPP, V layout"}
     return svg({title: Timeline.from_json(stored[arm]) for arm, title in names.items()})
 

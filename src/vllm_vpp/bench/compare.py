@@ -4,7 +4,7 @@ Owns the order of runs (each round in turn, every other one reversed, so that a 
 favours nobody) and what is kept of each run. Statistics are in `stats`, pictures in `report`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ class Measured:
     """
 
     arm: str
+    case: str
     round: int
     replies: tuple[Reply, ...]
     timeline: Timeline | None
@@ -53,6 +54,7 @@ class Measured:
         """Plain data for JSON."""
         data: dict[str, Any] = {
             "arm": self.arm,
+            "case": self.case,
             "round": self.round,
             "ttft": [reply.ttft for reply in self.replies],
             "tokens": [list(reply.tokens) for reply in self.replies],
@@ -79,17 +81,19 @@ def chunk_times(timeline: Timeline) -> list[float]:
 
 def compare(
     arms: Sequence[Arm],
-    requests: Sequence[Request],
+    cases: Mapping[str, Sequence[Request]],
     *,
     rounds: int,
     folder: Path,
     tell: Tell = lambda text: None,
 ) -> list[Measured]:
-    """Start an engine per arm, warm each up with one run, then measure all in turn, `rounds` times.
+    """Start an engine per arm, warm each up with its longest case, then measure all in turn.
 
-    Logs and traces go to `folder`. All engines stay alive; idle ones sleep. Raises EngineError.
+    Each of the `rounds` runs every case on every arm. Logs and traces go to `folder`. All engines
+    stay alive; idle ones sleep. Raises EngineError.
     """
     measured: list[Measured] = []
+    longest = max(cases.values(), key=lambda requests: sum(len(r.prompt) for r in requests))
     with ExitStack() as stack:
         tell("starting engines")
         engines = {
@@ -102,24 +106,29 @@ def compare(
             engine.wait_ready()
             tell(f"{name}: ready")
         for name, engine in engines.items():
-            engine.run(requests)
+            engine.run(longest)
             tell(f"{name}: warmed up")
         for turn in range(rounds):
-            names = list(engines) if turn % 2 == 0 else list(reversed(engines))
-            for name in names:
-                replies = tuple(engines[name].run(requests))
-                timeline = _timeline(engines[name].arm, folder, replies)
-                measured.append(
-                    Measured(
-                        arm=name,
-                        round=turn,
-                        replies=replies,
-                        timeline=timeline,
-                        peak_bytes=engines[name].peak_bytes(),
-                    )
-                )
-                tell(f"{name}: first token after {replies[0].ttft:.2f} s")
+            for case, requests in cases.items():
+                for name in list(engines) if turn % 2 == 0 else list(reversed(engines)):
+                    run = _measure(engines[name], (case, turn), requests, folder)
+                    measured.append(run)
+                    tell(f"{name}{case and ', ' + case}: first token after {run.ttft:.2f} s")
     return measured
+
+
+def _measure(
+    engine: Engine, place: tuple[str, int], requests: Sequence[Request], folder: Path
+) -> Measured:
+    replies = tuple(engine.run(requests))
+    return Measured(
+        arm=engine.arm.name,
+        case=place[0],
+        round=place[1],
+        replies=replies,
+        timeline=_timeline(engine.arm, folder, replies),
+        peak_bytes=engine.peak_bytes(),
+    )
 
 
 def _trace(arm: Arm, folder: Path) -> Path | None:

@@ -20,17 +20,21 @@ from vllm_vpp.core.trace import read_run
 
 __all__ = ["SUITES", "Suite", "run_suite"]
 
-Plan = tuple[list[Arm], list[Request]]
+Plan = tuple[list[Arm], dict[str, list[Request]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """`plan` makes arms and requests; `rounds` is how often each arm is measured."""
+    """`plan` makes arms and cases; `rounds` is how often each arm is measured on each case.
+
+    `together`: all engines are alive at once and measured in turn; else one after the other.
+    """
 
     name: str
     title: str
     rounds: int
     plan: Callable[[], Plan]
+    together: bool = True
 
 
 def _smollm2_arm(name: str, chunk: int, tokens: int, vpp: dict[str, Any]) -> Arm:
@@ -59,7 +63,7 @@ def _chunks() -> Plan:
         for chunk in (1024, 1536, 2048)
         for name, layout in (("CPP", "linear"), ("VPP", "v"))
     ]
-    return arms, [Request(prompt=_text(tokens))]
+    return arms, {"": [Request(prompt=_text(tokens))]}
 
 
 def _prefill() -> Plan:
@@ -68,7 +72,7 @@ def _prefill() -> Plan:
         _smollm2_arm("CPP", 1536, tokens, {"layout": "linear"}),
         _smollm2_arm("VPP", 1536, tokens, {"layout": "v"}),
     ]
-    return arms, [Request(prompt=_text(tokens), max_tokens=8)]
+    return arms, {"": [Request(prompt=_text(tokens), max_tokens=8)]}
 
 
 def _llama_arm(name: str, vpp: dict[str, Any], *, chunk: int = 2048, length: int = 32_800) -> Arm:
@@ -97,7 +101,7 @@ def _bubble() -> Plan:
         ),
         _llama_arm("VPP", {"layout": "v"}),
     ]
-    return arms, [Request(prompt=_random_prompt(32_768, 1))]
+    return arms, {"": [Request(prompt=_random_prompt(32_768, 1))]}
 
 
 def _decode() -> Plan:
@@ -106,13 +110,37 @@ def _decode() -> Plan:
         _smollm2_arm("V", 2048, 4096, {"layout": "v"}),
     ]
     text = _text(1500)
-    return arms, [Request(prompt=text[: 100 + 8 * i], max_tokens=128) for i in range(8)]
+    return arms, {"": [Request(prompt=text[: 100 + 8 * i], max_tokens=128) for i in range(8)]}
 
 
 def _memory() -> Plan:
     arms = [_llama_arm(f"V, {n} in flight", {"layout": "v", "in_flight": n}) for n in (3, 5, 9, 17)]
-    return arms, [Request(prompt=_random_prompt(4096, i)) for i in range(16)]
+    return arms, {
+        f"{n} requests": [Request(prompt=_random_prompt(4096, i)) for i in range(n)]
+        for n in (4, 16)
+    }
 
+
+def _reality() -> Plan:
+    """Runs that a fitted cost model has to predict: two models, layouts, chunk sizes, lengths."""
+    lengths = (6000, 10_000, 16_000)
+    arms = [
+        _smollm2_arm(f"smollm2 {layout} {chunk}", chunk, 16_000, vpp)
+        for layout, vpp in _LAYOUTS.items()
+        for chunk in (1024, 2048)
+    ]
+    arms += [
+        _llama_arm(f"llama {layout} 2048", vpp, length=16_032) for layout, vpp in _LAYOUTS.items()
+    ]
+    text = [token % 1000 for token in _text(16_000)]  # in the vocabulary of both models
+    return arms, {str(n): [Request(prompt=text[:n])] for n in lengths}
+
+
+_LAYOUTS: dict[str, dict[str, Any]] = {
+    "linear": {"layout": "linear"},
+    "v": {"layout": "v"},
+    "wave3": {"layout": "wave", "sweeps": 3},
+}
 
 SUITES = {
     suite.name: suite
@@ -144,6 +172,13 @@ SUITES = {
             rounds=1,
             plan=_memory,
         ),
+        Suite(
+            name="reality",
+            title="Runs that a fitted cost model has to predict",
+            rounds=1,
+            plan=_reality,
+            together=False,
+        ),
     )
 }
 
@@ -151,19 +186,28 @@ SUITES = {
 def run_suite(
     suite: Suite, *, rounds: int | None, folder: Path, command: str, tell: Callable[[str], object]
 ) -> dict[str, Any]:
-    """Measure a suite; returns everything raw, as plain data for JSON. Raises EngineError."""
-    arms, requests = suite.plan()
-    runs = compare(arms, requests, rounds=rounds or suite.rounds, folder=folder, tell=tell)
+    """Measure a suite; returns everything raw, as plain data for JSON. Raises EngineError.
+
+    Timelines: the one of median TTFT of each arm, or all where arms are measured one by one.
+    """
+    arms, cases = suite.plan()
+    groups = [arms] if suite.together else [[arm] for arm in arms]
+    runs = [
+        run
+        for group in groups
+        for run in compare(group, cases, rounds=rounds or suite.rounds, folder=folder, tell=tell)
+    ]
+    kept = [_median(runs, arm.name) for arm in arms] if suite.together else runs
     return {
         "suite": suite.name,
         "title": suite.title,
         "command": command,
         "machine": machine(),
         "arms": {arm.name: _portable(asdict(arm)) for arm in arms},
-        "prompt_tokens": [len(request.prompt) for request in requests],
+        "prompt_tokens": {name: [len(r.prompt) for r in case] for name, case in cases.items()},
         "runs": [run.as_dict() for run in runs],
         "control": {arm.name: _control(folder / f"{arm.name}.trace") for arm in arms},
-        "timelines": {arm.name: _median_timeline(runs, arm.name) for arm in arms},
+        "timelines": [_kept(run) for run in kept],
     }
 
 
@@ -184,7 +228,12 @@ def _control(trace: Path) -> dict[str, float]:
     }
 
 
-def _median_timeline(runs: list[Measured], arm: str) -> str | None:
+def _median(runs: list[Measured], arm: str) -> Measured:
+    """The run of an arm whose TTFT is the (lower) median."""
     mine = sorted((run for run in runs if run.arm == arm), key=lambda run: run.ttft)
-    timeline = mine[(len(mine) - 1) // 2].timeline
-    return None if timeline is None else timeline.to_json()
+    return mine[(len(mine) - 1) // 2]
+
+
+def _kept(run: Measured) -> dict[str, Any]:
+    timeline = run.timeline.to_json() if run.timeline is not None else None
+    return {"arm": run.arm, "case": run.case, "round": run.round, "timeline": timeline}
