@@ -292,8 +292,8 @@ def memory_section() -> str:
     totals = [sum(of(result, arm)[-1]["peak_bytes"].values()) / 2**20 for arm in result["arms"]]
     slope = (totals[-1] - totals[0]) / (depths[-1] - depths[0])
     return (
-        f"## {result['title']}\n\nPeak resident memory of the workers so far, MiB, after 4 and then "
-        "16 requests of 4096 tokens at once.\n\n"
+        f"## {result['title']}\n\nPeak resident memory of the workers so far, MiB, after 4 and "
+        "then 16 requests of 4096 tokens at once.\n\n"
         + table(("", "rank 0, 4", "rank 0, 16", "rank 1, 4", "rank 1, 16"), rows)
         + f"\nOne more micro-batch in flight costs {slope:.1f} MiB over both ranks here. A "
         f"stage input of 2048 tokens "
