@@ -253,6 +253,12 @@ def test_table_is_exact_on_its_grid_and_close_between() -> None:
     assert sum(table.times(beyond)) == pytest.approx(law.seconds(beyond), rel=0.05)
 
 
+def test_a_chunk_beyond_the_table_costs_what_its_pieces_cost() -> None:
+    law = QuadraticCost(c0=0.0, b=1e-5, a=1e-10)
+    table = table_of(law, 12, (12,))
+    assert sum(table.times(batch((0, 65_536)))) == pytest.approx(law.work(65_536), rel=0.02)
+
+
 def test_cost_files_round_trip() -> None:
     fitted, table = truth((8, 7)), table_of(QuadraticCost(c0=0.05, b=1e-5, a=0), 4, (2, 2))
     assert FittedCost.from_data(json.loads(fitted.to_json())) == fitted

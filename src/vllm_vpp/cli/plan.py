@@ -38,7 +38,7 @@ def plan(
     """Search layouts and chunkings for a model on some hardware, and say what to run."""
     from vllm_vpp.sim.plan import plan_prompt
     from vllm_vpp.sim.request import read_trace
-    from vllm_vpp.sim.workload import run_workload
+    from vllm_vpp.sim.workload import affordable, run_workload
 
     problem = given.given_problem(
         (model, hardware, cost),
@@ -53,7 +53,8 @@ def plan(
     requests = read_trace(workload) if workload is not None else []
     reports = [plan_prompt(problem, prompt) for prompt in given.sizes(prompts)]
     chosen = _distinct(reports[-1])
-    traced = [run_workload(option, requests) for option in chosen] if requests else []
+    some = affordable(chosen, requests)
+    traced = [run_workload(option, some) for option in chosen] if requests else []
     answer = [_as_data(problem, report, model) for report in reports]
     if html is not None:
         _write_page(html, problem, reports, model)

@@ -6,12 +6,14 @@ and what the curvature means for the ranks of a V.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
+from vllm_vpp.core.timeline import SpanKind, Timeline
 from vllm_vpp.errors import InputError
 
-__all__ = ["Interval", "Linearity", "linearity"]
+__all__ = ["Interval", "Linearity", "chunk_times", "linearity"]
 
 _CONFIDENCE = 0.95
 _HARMLESS = 0.02  # of a window's work
@@ -63,6 +65,25 @@ class Linearity:
             f"chunk times do not grow linearly but {bends} (curvature {self.curvature}): ranks of a"
             f" V on {self.ranks} ranks differ by {share:.1f}% in the middle of the prompt"
         )
+
+
+def chunk_times(timeline: Timeline) -> list[float]:
+    """Seconds over all stages of the longest run of equal chunks of one prompt, from its start."""
+    seconds: dict[int, float] = {}
+    for span in timeline.spans:
+        if span.kind is SpanKind.COMPUTE:
+            took = (span.end_ns - span.start_ns) * 1e-9
+            seconds[span.micro_batch] = seconds.get(span.micro_batch, 0.0) + took
+    prompts: dict[str, list[tuple[int, float]]] = {}
+    for batch in timeline.micro_batches:
+        if len(batch.chunks) == 1 and batch.index in seconds:
+            chunk = batch.chunks[0]
+            prompts.setdefault(chunk.request, []).append((chunk.tokens, seconds[batch.index]))
+    runs = [
+        list(takewhile(lambda c, size=chunks[0][0]: c[0] == size, chunks))  # type: ignore[misc]
+        for chunks in prompts.values()
+    ]
+    return [took for _, took in max(runs, key=len, default=[])]
 
 
 def linearity(tau: Sequence[float], ranks: int) -> Linearity:

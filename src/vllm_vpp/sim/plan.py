@@ -7,12 +7,13 @@ recommendation that prefers the simpler option unless another is clearly better.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.metrics import measure
-from vllm_vpp.core.split import balanced_split
+from vllm_vpp.core.split import balanced_split, even_split
 from vllm_vpp.errors import InputError
 from vllm_vpp.sim.analytic import Device
 from vllm_vpp.sim.links import Links
@@ -324,7 +325,10 @@ def _report(
         baseline=baseline,
         gain=gain,
         gain_range=(min(*ratios, gain), max(*ratios, gain)) if ratios else None,
-        reasons=tuple(_reasons(fastest, baseline, too_large)),
+        reasons=(
+            *_reasons(fastest, baseline, too_large),
+            *_against_even_split(problem, fastest, prompt),
+        ),
     )
 
 
@@ -340,6 +344,22 @@ def _simplest(options: Sequence[Option], key: Any) -> Option:
     best = min(key(option) for option in options)
     good = [option for option in options if key(option) <= best * (1 + CLEARLY)]
     return min(good, key=lambda o: (o.complexity, key(o)))
+
+
+def _against_even_split(problem: Problem, option: Option, prompt: int) -> list[str]:
+    """What vLLM's own division of the layers would do to the chosen option."""
+    layout = option.layout
+    even = even_split(problem.layers, layout.stages)
+    if even == option.split:
+        return []
+    label = ",".join(map(str, even))
+    starts = set(accumulate(even[:-1]))
+    if problem.starts is not None and not starts <= problem.starts:
+        return [f"vLLM's even split {label} starts stages on layers that need another's indices"]
+    pipeline = replace(option.pipeline, cost=problem.cost.with_split(even))
+    chunks = {"policy": "list", "chunks": option.candidate.chunks}
+    seconds = pipeline.run(chunks, [prompt]).ttft()[0]
+    return [f"vLLM's even split {label} would take {seconds / option.ttft - 1:+.1%}"]
 
 
 _PARTS = {

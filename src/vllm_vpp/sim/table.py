@@ -23,8 +23,8 @@ __all__ = ["TableCost"]
 class TableCost:
     """`seconds[kind][i][j]`: one layer on a chunk of chunks[i] tokens after prefixes[j].
 
-    Linear between grid points and beyond them. `layers[l]`: kind of layer l. `head`: seconds of
-    norm and head per micro-batch. `split`: layers of each stage. `notes`: where it comes from.
+    Linear between grid points, and beyond the prefixes. `layers[l]`: kind of layer l. `head`: seconds
+    of norm and head per micro-batch. `split`: layers per stage. `notes`: where it comes from.
     """
 
     chunks: tuple[int, ...]
@@ -82,7 +82,16 @@ class TableCost:
         return LayerCosts([kinds[kind] for kind in self.layers], 0.0, self.head)
 
     def layer_seconds(self, kind: int, tokens: int, prefix: int) -> float:
-        """Seconds of one layer, interpolated."""
+        """Seconds of one layer, interpolated; a chunk beyond the grid counts as several."""
+        largest = self.chunks[-1]
+        pieces, rest = divmod(tokens, largest)
+        if pieces and (pieces > 1 or rest):
+            ends = range(prefix, prefix + pieces * largest, largest)
+            whole = sum(self._cell(kind, largest, at) for at in ends)
+            return whole + (self._cell(kind, rest, prefix + pieces * largest) if rest else 0.0)
+        return self._cell(kind, tokens, prefix)
+
+    def _cell(self, kind: int, tokens: int, prefix: int) -> float:
         table = self.seconds[kind]
         i, across = _place(self.chunks, tokens)
         j, along = _place(self.prefixes, prefix)

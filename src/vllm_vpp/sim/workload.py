@@ -12,9 +12,10 @@ from vllm_vpp.sim.plan import Option
 from vllm_vpp.sim.request import Request
 from vllm_vpp.sim.simulate import simulate
 
-__all__ = ["WorkloadResult", "run_workload"]
+__all__ = ["WorkloadResult", "affordable", "run_workload"]
 
-_ACTIONS = 400_000  # about two seconds of simulation
+_ACTIONS = 300_000  # about two seconds of simulation
+_SHARED = 8  # decode steps that share a micro-batch, as a rough guess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +31,27 @@ class WorkloadResult:
     throughput: float
 
 
-def run_workload(option: Option, requests: Sequence[Request]) -> WorkloadResult:
-    """Simulate as many requests, from the first, as fit into the effort."""
-    largest = max(option.candidate.chunks)
+def affordable(options: Sequence[Option], requests: Sequence[Request]) -> Sequence[Request]:
+    """As many requests, from the first, as every option can simulate within the effort."""
+    stages = max(option.layout.stages for option in options)
+    chunk = min(max(option.candidate.chunks) for option in options)
     actions, taken = 0, 0
     for request in requests:
-        steps = -(-request.prompt // largest) + request.output
-        actions += steps * option.layout.stages
+        actions += (-(-request.prompt // chunk) + request.output // _SHARED) * stages
         if taken and actions > _ACTIONS:
             break
         taken += 1
-    run = simulate(requests[:taken], option.pipeline.setup(option.candidate.spec))
+    return requests[:taken]
+
+
+def run_workload(option: Option, requests: Sequence[Request]) -> WorkloadResult:
+    """Simulate all requests."""
+    run = simulate(requests, option.pipeline.setup(option.candidate.spec))
     ttft, tpot = np.array(run.ttft()), run.tpot()
     tokens = sum(r.request.prompt - r.request.cached + r.request.output for r in run.requests)
     return WorkloadResult(
         name=option.name,
-        requests=taken,
+        requests=len(requests),
         mean_ttft=float(ttft.mean()),
         p50_ttft=float(np.quantile(ttft, 0.5)),
         p99_ttft=float(np.quantile(ttft, 0.99)),
