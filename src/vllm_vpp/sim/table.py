@@ -23,8 +23,8 @@ __all__ = ["TableCost"]
 class TableCost:
     """`seconds[kind][i][j]`: one layer on a chunk of chunks[i] tokens after prefixes[j].
 
-    Linear between grid points, and beyond the prefixes. `layers[l]`: kind of layer l. `head`: of norm
-    and head, per micro-batch. `split`: layers per stage. `notes`: where it comes from.
+    Linear between grid points, and beyond the prefixes. `layers[l]`: kind of layer l. `head`: of
+    norm and head, per micro-batch. `split`: layers per stage. `notes`: where it comes from.
     """
 
     chunks: tuple[int, ...]
