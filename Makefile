@@ -41,6 +41,7 @@ bench: venv
 
 docs: venv
 	$(BIN)/python tools/make_docs.py
+	$(BIN)/python tools/make_validation.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
