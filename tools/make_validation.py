@@ -153,8 +153,8 @@ hardly depends on the chunk size assumed:
 **Misses.** (1) Bubble and exposed communication are only predicted together. The published bubble,
 {VPP.bubble} s, is below the least that any schedule of these chunks leaves, (t_first + t_last) / 4
 = {least:.1f} s per rank: part of fill and drain must have been counted as communication. (2)
-Published compute falls by 0.7% from CPP to VPP; here it is the same chunks, hence the same compute. (3)
-Boundary costs of this size ({boundary:.0f} s per prompt, that is {rate:.1f} GB/s) are far below
+Published compute falls by 0.7% from CPP to VPP; here it is the same chunks, hence the same compute.
+(3) Boundary costs of this size ({boundary:.0f} s per prompt, that is {rate:.1f} GB/s) are far below
 the machine's links; the calibration takes them as they come and does not explain them.
 
 ## The paper's trends, same calibration
