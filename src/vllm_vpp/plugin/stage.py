@@ -53,6 +53,7 @@ class Stage:
         stage = cls(group.rank_in_group, worker, group)
         with stage.active():
             worker.model_runner = type(worker.model_runner)(config, worker.device)
+        group.runner = worker.model_runner
         return stage
 
     @contextmanager

@@ -80,6 +80,7 @@ class StageGroup:
         self.ranks = list(range(self.world_size))
         self.arrival: Arrival | None = None
         self.sent_ns: int | None = None
+        self.runner: Any = None
 
     @property
     def is_first_rank(self) -> bool:
@@ -107,7 +108,22 @@ class StageGroup:
         """Hand the output to the next stage without waiting."""
         assert dst is None, "a stage sends to the next one only"
         self.sent_ns = time.monotonic_ns()
-        return self._transport.send(self.rank_in_group + 1, tensor_dict, options)
+        outputs = {k: self._owned(value) for k, value in tensor_dict.items()}
+        return self._transport.send(self.rank_in_group + 1, outputs, options)
+
+    def _owned(self, value: Any) -> Any:
+        """The value, copied if the next micro-batch would overwrite it.
+
+        Graphs write their outputs into buffers of their own; without graphs, operations in place
+        may hand the runner's input buffer through to the output.
+        """
+        if not isinstance(value, torch.Tensor):
+            return value
+        buffers = getattr(self.runner, "intermediate_tensors", None)
+        inputs = buffers.tensors.values() if buffers is not None else ()
+        if self._transport.copies or any(_share_memory(value, buffer) for buffer in inputs):
+            return value.clone()
+        return value
 
     def irecv_tensor_dict(
         self, src: int | None = None, **options: Any
@@ -120,6 +136,10 @@ class StageGroup:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport.physical, name)
+
+
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _unlink_shared_memory(group: GroupCoordinator) -> None:
@@ -146,7 +166,7 @@ class Transport:
         self.layout = layout
         self.physical: GroupCoordinator = parallel_state.get_pp_group()
         self.rank = self.physical.rank_in_group
-        self._copies = copies
+        self.copies = copies
         self._groups = self._make_groups()
         self._options: dict[str, Any] = {"all_gather_group": parallel_state.get_tp_group()}
         self._receivers: list[threading.Thread] = []
@@ -227,10 +247,6 @@ class Transport:
 
     def send(self, stage: int, tensors: dict[str, Any], options: dict[str, Any]) -> list[Any]:
         """Output of `stage` - 1; the group keeps handles and tensors alive until it is sent."""
-        if self._copies:
-            tensors = {
-                k: t.clone() if isinstance(t, torch.Tensor) else t for k, t in tensors.items()
-            }
         if self.layout.enters_by_turn(stage):
             self.links[stage].put(Arrival(tensors, [], [], None, None))
             return [None]
