@@ -169,7 +169,7 @@ def test_impossible_requests_are_one_clear_line(values: dict[str, float], fragme
 @pytest.mark.parametrize("option", ["depth", "limit", "block", "max_requests"])
 def test_impossible_setups_are_one_clear_line(option: str) -> None:
     with pytest.raises(InputError, match=f"{option}=0"):
-        setup_of(None, **{option: 0})  # type: ignore[arg-type]
+        setup_of(None, **{option: 0})
     with pytest.raises(InputError, match="at least one"):
         simulate([], setup_of())
 
