@@ -135,7 +135,7 @@ def run(engine: Engine, steps: Sequence[dict[str, Any]], limit_s: float = 600) -
 
 LENGTHS = (1, 2, 7, 100, 512, 513, 2000, 16_000)
 MIXED = (1, 3, 30, 513, 700, 1500, 64, 900, 2049, 5, 1024, 300)
-BF16_LENGTHS = (1, 7, 100, 512, 518, 2000, 4000)
+BF16_LENGTHS = (1, 7, 100, 512, 518, 1600)
 BF16_MIXED = (1, 30, 530, 700, 1500, 64, 900)
 
 

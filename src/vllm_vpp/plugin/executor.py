@@ -6,6 +6,7 @@ futures. The engine's batch queue, scheduler and output path stay as they are. M
 vllm/v1/executor/multiproc_executor.py.
 """
 
+import copy
 import pickle
 import time
 from concurrent.futures import Future
@@ -106,10 +107,14 @@ class VPPExecutor(MultiprocExecutor):
         return future if non_block else future.result()
 
     def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
-        """Let the last stage of the micro-batch just submitted run and sample."""
+        """Let the last stage of the micro-batch just submitted run and sample.
+
+        The bitmask is a view of a buffer that the scheduler fills anew for every step, and the
+        action may be sent after the next one: keep a copy.
+        """
         began = time.monotonic_ns()
         index = self._submitted
-        self.flow.allow_sampling(index, samples=True, grammar=grammar_output)
+        self.flow.allow_sampling(index, samples=True, grammar=copy.deepcopy(grammar_output))
         future = _Recorded(self.flow, index, self.recorder)
         self.recorder.add("p", time.monotonic_ns() - began)
         return future if non_block else future.result()
