@@ -12,6 +12,7 @@ from vllm_vpp.errors import InputError
 if TYPE_CHECKING:
     from vllm_vpp.core.timeline import Timeline
     from vllm_vpp.sim.fitted import FittedCost, Measured
+    from vllm_vpp.sim.overheads import Overheads
     from vllm_vpp.sim.table import TableCost
 
 __all__ = ["calibrate"]
@@ -29,6 +30,10 @@ def calibrate(
     threads: Annotated[int | None, typer.Option(help="CPU threads of a rank.")] = None,
     chunks: Annotated[str, typer.Option(help="Chunk sizes to time.")] = "256,1K,4K",
     prefixes: Annotated[str, typer.Option(help="Prefix lengths to time.")] = "0,4K,16K",
+    check: Annotated[
+        list[Path] | None,
+        typer.Option(help="Recorded runs to predict with the result; may be repeated."),
+    ] = None,
     gamma: Annotated[bool, typer.Option(help="Fit a cost per prefix token too (MLA).")] = False,
     out: Annotated[Path, typer.Option(help="Cost file to write.")] = Path("cost.json"),
 ) -> None:
@@ -53,6 +58,7 @@ def calibrate(
             f" {overheads.latency * 1e6:.0f} us + {overheads.per_token * 1e6:.3g} us per token"
         )
         _print_linearity([m.timeline for m in measured])
+        _print_checks(check or [], fitted, overheads)
     else:
         assert model is not None
         grid = (given.sizes(chunks), _prefixes(prefixes))
@@ -123,6 +129,42 @@ def _print_fit(cost: "FittedCost") -> None:
     for name, (value, error) in cost.coefficients.items():
         table.add_row(name, f"{value:.4g}", "not fitted" if error is None else f"{error:.2g}")
     Console().print(table)
+
+
+def _print_checks(paths: Sequence[Path], cost: "FittedCost", overheads: "Overheads") -> None:
+    """Predictions of other recorded runs, next to what was measured."""
+    if not paths:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from vllm_vpp.core.trace import read_run
+    from vllm_vpp.sim.reality import predict
+
+    table = Table(title="Prompts alone in the pipeline: predicted and measured, seconds")
+    for name in (
+        "run",
+        "layout",
+        "chunks",
+        "measured",
+        "predicted",
+        "error",
+        "bubble",
+        "predicted",
+    ):
+        table.add_column(name, justify="left" if name in {"run", "layout"} else "right")
+    errors = []
+    for path in paths:
+        run = read_run(path)
+        for p in predict(run, cost, overheads):
+            errors.append(abs(p.error))
+            bubbles = (f"{p.measured_bubble:.1%}", f"{p.predicted_bubble:.1%}")
+            seconds = (f"{p.measured:.4g}", f"{p.predicted:.4g}", f"{p.error:+.1%}")
+            layout = f"{run.timeline.layout.name} x{run.timeline.layout.ranks}"
+            table.add_row(path.name, layout, str(p.chunks), *seconds, *bubbles)
+    Console().print(table)
+    if errors:
+        print(f"mean absolute error {sum(errors) / len(errors):.1%}, worst {max(errors):.1%}")
 
 
 def _print_linearity(timelines: Sequence["Timeline"]) -> None:

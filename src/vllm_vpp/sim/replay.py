@@ -6,12 +6,16 @@ dispatcher, and the order of actions of each rank side by side.
 
 from collections.abc import Sequence
 
+from vllm_vpp.core import trace
 from vllm_vpp.core.batch import Chunk, MicroBatch
+from vllm_vpp.core.cost import StageCost
+from vllm_vpp.core.dispatch import Dispatcher
+from vllm_vpp.core.order import Order
 from vllm_vpp.core.schedule import Action, Schedule
 from vllm_vpp.core.timeline import SpanKind, Timeline
 from vllm_vpp.sim.simulate import Run, Setup, run_source
 
-__all__ = ["differences", "measured_schedule", "replay"]
+__all__ = ["decided_order", "differences", "measured_schedule", "replay"]
 
 
 class _Recorded:
@@ -49,15 +53,35 @@ def replay(timeline: Timeline, setup: Setup) -> Run:
     return Run(setup=setup, placed=tuple(placed), micro_batches=tuple(batches), requests=())
 
 
+def decided_order(run: trace.Run, order: str) -> Schedule:
+    """What the dispatcher decides when it is fed as the recorded engine fed it.
+
+    Submissions and results in the order recorded, the engine's own law: the ranks must have run
+    exactly this (`differences`). Empty micro-batches, which no rank computes, are left out.
+    """
+    cost = StageCost.by_layers(run.law, run.layers)
+    dispatcher = Dispatcher(Order.of(order, run.timeline.layout), cost)
+    batches = {batch.index: batch for batch in run.timeline.micro_batches}
+    events = [(at, True, index) for index, at in run.submitted_ns.items()]
+    events += [(at, False, index) for index, at in run.result_ns.items()]
+    actions: list[Action] = []
+    for _, submits, index in sorted(events):
+        if submits:
+            dispatcher.submit(batches[index])
+        else:
+            actions += [placed.action for placed in dispatcher.settle(index)]
+            dispatcher.retire(index)
+    actions += [placed.action for placed in dispatcher.settle(closed=True)]
+    shown = (action for action in actions if batches[action.micro_batch].chunks)
+    return Schedule.from_order(run.timeline.layout, shown)
+
+
 def measured_schedule(timeline: Timeline) -> Schedule:
     """Order of actions of each rank, as they started."""
     compute = sorted(
         (s for s in timeline.spans if s.kind is SpanKind.COMPUTE), key=lambda s: s.start_ns
     )
-    first = min((b.index for b in timeline.micro_batches), default=0)
-    return Schedule.from_order(
-        timeline.layout, (Action(s.stage, s.micro_batch - first) for s in compute)
-    )
+    return Schedule.from_order(timeline.layout, (Action(s.stage, s.micro_batch) for s in compute))
 
 
 def differences(mine: Schedule, other: Schedule) -> list[str]:
