@@ -21,7 +21,7 @@ from typing import NamedTuple
 from vllm_vpp.core.batch import MicroBatch
 from vllm_vpp.core.cost import CostModel, stage_seconds
 from vllm_vpp.core.layout import Layout
-from vllm_vpp.core.order import Candidate, Order
+from vllm_vpp.core.order import Candidate, Key, Order
 from vllm_vpp.core.schedule import Action
 
 __all__ = ["Dispatcher", "Placed"]
@@ -90,6 +90,7 @@ class Dispatcher:
     _stages_of: tuple[tuple[int, ...], ...] = field(init=False)
     _turns: tuple[bool, ...] = field(init=False)
     _preferred: bool = field(init=False)
+    _keys: list[Key] = field(init=False)
     _choose: Callable[[int, int], int | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,6 +107,7 @@ class Dispatcher:
             self.order.preference(rank) or layout.stages_of(rank) for rank in range(layout.ranks)
         )
         self._preferred = self.order.preference(0) is not None
+        self._keys = [self.order.key(stage, 0) for stage in range(layout.stages)]
         self._choose = self._first_ready if self._preferred else self._best
 
     @property
@@ -216,8 +218,16 @@ class Dispatcher:
         return None
 
     def _best(self, rank: int, time_ns: int) -> int | None:
-        chosen = self.order.choose(self._candidates(rank, time_ns))
-        return None if chosen is None else chosen.stage
+        """What `order.choose` says when a rank waits for its best candidate."""
+        submitted, keys = self._first + len(self.batches), self._keys
+        best = None
+        for stage in self._stages_of[rank]:
+            if self._next[stage] < submitted and (best is None or keys[stage] < keys[best]):
+                best = stage
+        if best is None:
+            return None
+        queue = self._arrivals[best]
+        return best if queue and queue[0] <= time_ns else None
 
     def _place(self, rank: int, stage: int, time_ns: int) -> Placed:
         index = self._next[stage]
@@ -225,6 +235,8 @@ class Dispatcher:
         start_ns = time_ns + self._gap_ns
         end_ns = busy_ns = start_ns + row[0][stage]
         self._next[stage] = index + 1
+        if not self._preferred:
+            self._keys[stage] = self.order.key(stage, index + 1)
         self._arrivals[stage].popleft()
         sent_ns = None
         after = stage + 1

@@ -9,6 +9,7 @@ repeats the fold; a linear layout is the ordinary pipeline.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from vllm_vpp.errors import ConfigError
 
@@ -99,7 +100,7 @@ class Layout:
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Stages that a rank owns, in execution order."""
-        return tuple(stage for stage in range(self.stages) if self.owner(stage) == rank)
+        return _stages_of(self, rank)
 
     def enters_by_turn(self, stage: int) -> bool:
         """Whether the boundary before `stage` is a turn: same rank on both sides, no transfer."""
@@ -108,3 +109,9 @@ class Layout:
     def depth(self) -> int:
         """Micro-batches in flight that keep every rank busy: one per stage and one (theory 5)."""
         return self.stages + 1
+
+
+@cache
+def _stages_of(layout: Layout, rank: int) -> tuple[int, ...]:
+    """Asked for every decision of an order that waits, hence remembered."""
+    return tuple(stage for stage in range(layout.stages) if layout.owner(stage) == rank)

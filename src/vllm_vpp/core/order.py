@@ -18,7 +18,7 @@ from typing import NamedTuple
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.errors import ConfigError
 
-__all__ = ["Candidate", "Order", "OrderName"]
+__all__ = ["Candidate", "Key", "Order", "OrderName"]
 
 
 class OrderName(StrEnum):

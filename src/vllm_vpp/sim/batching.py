@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from vllm_vpp.core.batch import Chunk
-from vllm_vpp.core.chunking import Policy, View, next_chunk
+from vllm_vpp.core.chunking import Policy, View, fit
 from vllm_vpp.sim.request import Request
 
 __all__ = ["Batcher", "Progress"]
@@ -100,9 +100,10 @@ class Batcher:
             if room <= 0 or not (name in self._running or len(self._running) < self.max_requests):
                 break
             view = self._view(progress, room if allowance is None else allowance)
-            size = next_chunk(self.policy, view)
+            wanted = self.policy.size(view)
+            size = fit(wanted, view)  # what `next_chunk` says
             if allowance is None:
-                allowance = min(self.policy.size(view), room)
+                allowance = min(wanted, room)
             allowance -= size
             room = allowance
             chunks.append(Chunk(name, progress.computed, size))

@@ -17,7 +17,7 @@ from vllm_vpp.core.chunking.view import Policy, View, fit
 from vllm_vpp.core.cost import QuadraticCost
 from vllm_vpp.errors import ConfigError
 
-__all__ = ["POLICIES", "Policy", "View", "chunk_plan", "make_policy", "next_chunk"]
+__all__ = ["POLICIES", "Policy", "View", "chunk_plan", "fit", "make_policy", "next_chunk"]
 
 POLICIES: dict[str, type[Any]] = {
     "fixed": Fixed,
