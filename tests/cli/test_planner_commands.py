@@ -15,7 +15,7 @@ from vllm_vpp.core.timeline import Timeline
 from vllm_vpp.sim.cost_file import read_cost
 from vllm_vpp.sim.fitted import NAMES
 
-QWEN = ["--model", "qwen3-coder-30b-a3b", "--hardware", "h20"]
+QWEN = ["--model", "qwen3-coder-30b-a3b", "--hardware", "h20", "--across-nodes"]
 
 
 def run(*words: str, code: int = 0) -> Result:
@@ -66,10 +66,18 @@ def test_plan_prefers_no_pipeline_for_throughput_where_the_model_fits() -> None:
     assert report["highest_throughput"] == "2 replicas"
 
 
+def test_plan_prefers_tensor_parallelism_within_a_node_where_links_are_fast() -> None:
+    words = ["--model", "qwen3-coder-30b-a3b", "--hardware", "h20", "--ranks", "2"]
+    report = plan(*words, "--prompts", "64K")["prompts"][0]
+    assert report["fastest"] == "tensor parallel 2"
+    assert "--tensor-parallel-size 2" in report["serve"]
+    assert "--pipeline-parallel-size" not in report["serve"]
+
+
 def test_plan_keeps_the_plain_pipeline_or_none_where_a_fold_does_not_pay(config: Path) -> None:
     words = ["--model", str(config), "--hardware", "h200", "--ranks", "2", "--prompts", "1K"]
     report = plan(*words, "--dispatch", "5000")["prompts"][0]
-    assert report["fastest"] in {"2 replicas", "linear fixed"}
+    assert report["fastest"] in {"2 replicas", "linear fixed", "tensor parallel 2"}
 
 
 def test_plan_tells_vllms_even_split_apart() -> None:

@@ -90,7 +90,7 @@ def _as_data(problem: "Problem", report: "Report", model: str | None) -> dict[st
         "gain": report.gain,
         "gain_range": report.gain_range,
         "reasons": report.reasons,
-        "serve": _serve(problem, report.fastest, model),
+        "serve": _serve(report.fastest, model),
         "options": [
             {
                 "name": o.name,
@@ -109,14 +109,14 @@ def _as_data(problem: "Problem", report: "Report", model: str | None) -> dict[st
     }
 
 
-def _serve(problem: "Problem", option: "Option", model: str | None) -> str:
+def _serve(option: "Option", model: str | None) -> str:
     from vllm_vpp.report.serve import serve_line
 
     return serve_line(
         model or "MODEL",
         option.layout,
         option.candidate.spec,
-        ways=problem.device.ways if problem.device is not None else 1,
+        ways=option.ways,
         largest=max(option.candidate.chunks),
         law=option.pipeline.law,
         split=option.split,
@@ -173,7 +173,7 @@ def _verdict(report: "Report") -> str:
     if fastest is baseline:
         first = f"Keep the plain pipeline ({fastest.name})."
     else:
-        first = f"{fastest.name}: first token {report.gain:.1%} earlier than {baseline.name}"
+        first = f"{fastest.name}: {report.gain:.1%} faster to the first token than {baseline.name}"
         if report.gain_range is not None:
             low, high = report.gain_range
             first += f" ({low:.1%} to {high:.1%} under other assumptions)"
@@ -229,7 +229,7 @@ def _write_page(path: Path, problem: "Problem", reports: list["Report"], model: 
         sections.append(f"<h2>{report.prompt:,} tokens</h2><p>{escape(_verdict(report))}</p>")
         sections.append("<ul>" + "".join(f"<li>{escape(r)}</li>" for r in report.reasons) + "</ul>")
         sections.append(_html_table(report))
-        sections.append(f"<pre>{escape(_serve(problem, report.fastest, model))}</pre>")
+        sections.append(f"<pre>{escape(_serve(report.fastest, model))}</pre>")
         runs = {o.name: o.pipeline.run(o.candidate.spec, [report.prompt]) for o in chosen}
         named = {f"{n}, {report.prompt:,} tokens": r.timeline() for n, r in runs.items()}
         figures.append(figure(named))

@@ -7,7 +7,8 @@ Owns the arithmetic of docs/planner.md. For x tokens after a prefix of L, one la
              top-k leaves of it;
   indexer    2 index_heads index_dim x (L + x/2) / (matmul flops), where the layer has one;
   prefix     2 up_projection L / (matmul flops): latent attention rebuilds keys and values (gamma);
-  exchange   tensor parallelism: two all-reduces of x hidden values; experts: there and back;
+  exchange   tensor parallelism: two all-reduces of x hidden values; of experts also there and back
+             if that is less;
   launch     a constant.
 """
 
@@ -67,7 +68,7 @@ class Device:
         return self.hardware.memory * self.ways
 
     def exchange(self, size: float) -> float:
-        """Seconds to move `size` bytes of each device to the others of its rank."""
+        """Seconds in which every device sends its share of `size` bytes to all others."""
         if self.ways == 1:
             return 0.0
         share = (self.ways - 1) / self.ways
@@ -166,8 +167,8 @@ class AnalyticCost:
 
     def _exchange(self, layer: Layer, tokens: int) -> float:
         size = tokens * self.model.hidden * 2.0
-        reduces = 2 * 2 * self.device.exchange(size / self.device.ways)
+        reduce = 2 * self.device.exchange(size)  # scatter, then gather
         if not layer.mlp.routed:
-            return reduces
-        routed = size * layer.mlp.active / self.device.ways
-        return reduces / 2 + 2 * self.device.exchange(routed / self.device.ways)
+            return 2 * reduce
+        there_and_back = 2 * self.device.exchange(size * layer.mlp.active / self.device.ways)
+        return reduce + min(reduce, there_and_back)

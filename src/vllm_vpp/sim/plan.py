@@ -15,7 +15,7 @@ from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.metrics import measure
 from vllm_vpp.core.split import balanced_split, even_split
 from vllm_vpp.errors import InputError
-from vllm_vpp.sim.analytic import Device
+from vllm_vpp.sim.analytic import AnalyticCost, Device
 from vllm_vpp.sim.links import Links
 from vllm_vpp.sim.memory import RankMemory, largest_chunk, rank_memory
 from vllm_vpp.sim.model import Model
@@ -67,6 +67,7 @@ class Problem:
     depth: int | None = None
     cached_tokens: int | None = None
     usable: float = 0.9
+    across_nodes: bool = False
     sweeps: tuple[int, ...] = _SWEEPS
     variants: tuple[Variant, ...] = ()
 
@@ -122,7 +123,8 @@ class Breakdown:
 class Option:
     """One way to serve the prompt; `complexity` orders options from simple to elaborate.
 
-    ttft: seconds. throughput: prompt tokens per second when several prompts arrive at once.
+    ways: devices per rank. ttft: seconds. throughput: prompt tokens per second when several prompts
+    arrive at once.
     """
 
     name: str
@@ -135,6 +137,7 @@ class Option:
     breakdown: Breakdown
     memory: tuple[RankMemory, ...] = ()
     fits: bool = True
+    ways: int = 1
 
     @property
     def layout(self) -> Layout:
@@ -271,16 +274,20 @@ def _option(
         breakdown=Breakdown.of(alone, pipeline.cost),
         memory=memory,
         fits=all(rank.fits for rank in memory),
+        ways=problem.device.ways if problem.device is not None else 1,
         pipeline=pipeline,
     )
 
 
 def _without_pipeline(problem: Problem, prompt: int) -> list[Option]:
-    """One rank per replica: no fill, no drain; slow for one prompt, hard to beat for many."""
+    """One rank per replica: no fill, no drain; slow for one prompt, hard to beat for many.
+
+    And, within a node and where the heads divide, one rank of all devices.
+    """
     if problem.ranks == 1:
         return []
     alone = replace(problem, ranks=1, variants=())
-    return [
+    return _tensor_parallel(problem, prompt) + [
         replace(
             option,
             name=f"{problem.ranks} replicas",
@@ -288,6 +295,21 @@ def _without_pipeline(problem: Problem, prompt: int) -> list[Option]:
             throughput=problem.ranks * option.throughput,
         )
         for option in _options(alone, Layout(1, 1), prompt)
+    ]
+
+
+def _tensor_parallel(problem: Problem, prompt: int) -> list[Option]:
+    """All devices as a single rank."""
+    if problem.device is None or problem.model is None or problem.across_nodes:
+        return []
+    device = Device(problem.device.hardware, problem.device.ways * problem.ranks)
+    if problem.model.layers[0].attention.heads % device.ways:
+        return []
+    cost = AnalyticCost(problem.model, device, (problem.layers,))
+    wide = replace(problem, cost=cost, device=device, ranks=1, variants=())
+    return [
+        replace(option, name=f"tensor parallel {device.ways}", complexity=1)
+        for option in _options(wide, Layout(1, 1), prompt)
     ]
 
 
@@ -312,10 +334,14 @@ def _report(
     busiest = _simplest(options, key=lambda o: 1 / o.throughput)
     plain = [o for o in options if o.complexity >= 10]
     baseline = min(plain or options, key=lambda o: (o.complexity, o.ttft))
-    ratios = [
-        _under(variant, baseline, prompt) / _under(variant, fastest, prompt) - 1
-        for variant in problem.variants
-    ]
+    ratios = (
+        []
+        if fastest.complexity < 10
+        else [
+            _under(variant, baseline, prompt) / _under(variant, fastest, prompt) - 1
+            for variant in problem.variants
+        ]
+    )
     gain = baseline.ttft / fastest.ttft - 1
     return Report(
         prompt=prompt,

@@ -59,6 +59,7 @@ def analytic_problem(
         model=shape,
         device=cost.device,
         gap=dispatch,
+        across_nodes=across_nodes,
         starts=shape.starts if len(shape.starts) < len(shape.layers) else None,
         variants=tuple(
             Variant(label, *_on(shape, other, ways, across_nodes))
