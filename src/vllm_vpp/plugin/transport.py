@@ -11,6 +11,7 @@ in one direction, and both ends see micro-batches in order.
 """
 
 import glob
+import os
 import queue
 import threading
 import time
@@ -29,6 +30,7 @@ __all__ = ["Arrival", "Link", "StageGroup", "Transport"]
 
 
 _STOP = "vpp_stop"
+_PARENT_CHECK_S = 2.0
 
 
 class Arrival(NamedTuple):
@@ -52,6 +54,7 @@ class Link:
     """Inputs of one stage, in the order of micro-batches; blocks until the next one is there."""
 
     def __init__(self) -> None:
+        self._parent = os.getppid()
         self._arrivals: queue.SimpleQueue[Arrival | _Failed] = queue.SimpleQueue()
 
     def put(self, arrival: Arrival | _Failed) -> None:
@@ -59,8 +62,17 @@ class Link:
         self._arrivals.put(arrival)
 
     def take(self) -> Arrival:
-        """Remove and return the oldest; raises what the receiving thread raised."""
-        arrival = self._arrivals.get()
+        """Remove and return the oldest; raises what the receiving thread raised.
+
+        Ends the process when its engine has died: nobody is left to tell a rank that waits.
+        """
+        while True:
+            try:
+                arrival = self._arrivals.get(timeout=_PARENT_CHECK_S)
+                break
+            except queue.Empty:
+                if os.getppid() != self._parent:
+                    raise SystemExit(1) from None
         if isinstance(arrival, _Failed):
             raise RuntimeError("vpp: receiving from the rank before failed") from arrival.error
         return arrival
