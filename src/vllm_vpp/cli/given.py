@@ -9,7 +9,7 @@ import typer
 from vllm_vpp.errors import InputError
 
 if TYPE_CHECKING:
-    from vllm_vpp.sim.plan import Problem
+    from vllm_vpp.sim.options import Problem
 
 __all__ = [
     "AcrossNodes",

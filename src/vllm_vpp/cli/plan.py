@@ -10,7 +10,8 @@ from vllm_vpp.cli import given
 from vllm_vpp.errors import InputError
 
 if TYPE_CHECKING:
-    from vllm_vpp.sim.plan import Option, Problem, Report
+    from vllm_vpp.sim.options import Option, Problem
+    from vllm_vpp.sim.plan import Report
     from vllm_vpp.sim.workload import WorkloadResult
 
 __all__ = ["plan"]

@@ -95,7 +95,7 @@ def _setup(
 ) -> "Setup":
     from dataclasses import replace
 
-    from vllm_vpp.sim.plan import pipeline_of, split_for
+    from vllm_vpp.sim.options import pipeline_of, split_for
 
     order, chunking, layers = names
     split = (

@@ -13,7 +13,7 @@ from vllm_vpp.sim.fitted import FittedCost
 from vllm_vpp.sim.hardware import Hardware, read_hardware
 from vllm_vpp.sim.links import Links
 from vllm_vpp.sim.model import Model, read_model
-from vllm_vpp.sim.plan import Problem, Variant
+from vllm_vpp.sim.options import Problem, Variant
 
 __all__ = ["DISPATCH", "analytic_problem", "measured_problem", "parse_size"]
 

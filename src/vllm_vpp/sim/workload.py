@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vllm_vpp.sim.plan import Option
+from vllm_vpp.sim.options import Option
 from vllm_vpp.sim.request import Request
 from vllm_vpp.sim.simulate import simulate
 
