@@ -98,7 +98,7 @@ def test_serve_line_names_the_layout_and_carries_the_law() -> None:
     vpp = json.loads(line.split("--additional-config ")[1].strip("'"))["vpp"]
     assert sum(vpp["layers"]) == 48
     if "chunking" in vpp:
-        assert set(vpp["chunking"]["law"]) == {"c0", "b", "a"}
+        assert set(vpp["cost"]) == {"c0", "b", "a"}
 
 
 def test_plan_prints_a_table_its_reasons_and_its_sources(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ tokens identical, log-probabilities within `TOGETHER_BOUND`. Every engine runs o
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from engine_runs import (
     CHUNK,
     FAULTS,
     GREEDY,
+    LENGTHS,
+    MIXED,
     TOGETHER_BOUND,
     Engine,
     Output,
@@ -22,12 +25,17 @@ from engine_runs import (
     crowd,
     outputs,
     run,
+    standard,
     stock,
 )
+
+from vllm_vpp.core.chunking import chunk_plan, make_policy
+from vllm_vpp.core.trace import Run, read_run
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 
+BLOCK = 128  # tokens of a KV block on the CPU backend
 CACHING = {"llama", "qwen3-moe"}  # on a CPU vLLM switches it off for latent attention
 
 
@@ -103,7 +111,7 @@ def partition(text: str) -> dict[str, str]:
         pytest.param(4, V, id="v on 4"),
         pytest.param(1, V, id="v on 1", marks=pytest.mark.slow),
         pytest.param(2, {"layout": "wave", "sweeps": 3}, id="wave of 3 sweeps on 2"),
-        pytest.param(2, {"layout": "linear"}, id="linear on 2"),
+        pytest.param(2, {"layout": "linear"}, id="linear on 2", marks=pytest.mark.slow),
         pytest.param(2, {**V, "order": "async"}, id="async v on 2", marks=pytest.mark.slow),
         pytest.param(2, {**V, "order": "vanilla"}, id="vanilla v on 2", marks=pytest.mark.slow),
         pytest.param(2, {**V, "in_flight": 2}, id="v on 2, two in flight", marks=pytest.mark.slow),
@@ -135,3 +143,32 @@ def test_preempted_requests_answer_like_one_rank() -> None:
     assert answers["preemptions"] > 0
     reference = outputs(stock("llama")["crowd"])
     assert largest_difference(outputs(answers["crowd"]), reference) <= TOGETHER_BOUND["llama"]
+
+
+def test_a_chunking_policy_cuts_as_planned_and_answers_like_one_rank(tmp_path: Path) -> None:
+    spec = {"policy": "ramp", "peak": CHUNK, "down": 4}
+    vpp = {**V, "chunking": spec, "trace_dir": str(tmp_path / "trace")}
+    lengths, mixed = (1, 513, 2000, 6000), MIXED
+    answers = run(Engine("llama", 2, vpp), standard(lengths, mixed))
+    alone = dict(zip(LENGTHS, outputs(stock("llama")["alone"]), strict=True))
+    shared = [one for n, one in zip(lengths, outputs(answers["alone"]), strict=True) if n in alone]
+    bound = TOGETHER_BOUND["llama"]
+    assert largest_difference(shared, [alone[n] for n in lengths if n in alone]) <= bound
+    again = largest_difference(outputs(answers["again"]), outputs(answers["alone"]))
+    assert again <= bound
+    for name in ("together", "one prefix"):
+        assert largest_difference(outputs(answers[name]), outputs(stock("llama")[name])) <= bound
+    recorded = read_run(tmp_path / "trace")
+    policy = make_policy(spec, law=recorded.law, ranks=2)
+    plan = chunk_plan(policy, 6000, limit=CHUNK, block=BLOCK)
+    assert len(set(plan)) > 2, "a ramp has chunks of several sizes"
+    assert plan in chunks_by_request(recorded)
+
+
+def chunks_by_request(recorded: Run) -> list[tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for batch in recorded.timeline.micro_batches:
+        for chunk in batch.chunks:
+            if chunk.tokens > 1:
+                found.setdefault(chunk.request, []).append(chunk.tokens)
+    return [tuple(sizes) for sizes in found.values()]

@@ -63,6 +63,11 @@ def read_run(folder: Path | str) -> Run:
     if not files or not engine.exists():
         raise InputError(f'{folder}: no recorded run in it; give a folder that "trace_dir" named')
     header, *records = _records(engine)
+    missing = [key for key in ("ranks", "sweeps", "layers", "law") if key not in header]
+    if missing:
+        raise InputError(
+            f"{engine}:1: no {', '.join(missing)}; another version wrote it; record the run again"
+        )
     layout = Layout(header["ranks"], header["sweeps"])
     control = Control()
     batches: dict[int, tuple[Chunk, ...]] = {}

@@ -32,8 +32,9 @@ def serve_line(
         if layout.sweeps > 2:
             vpp["sweeps"] = layout.sweeps
         vpp["layers"] = list(split)
+        vpp["cost"] = _rounded(law)
         if spec["policy"] != "fixed":
-            vpp["chunking"] = spec | {"law": _rounded(law)}
+            vpp["chunking"] = spec
         words += ["--additional-config", json.dumps({"vpp": vpp})]
     return shlex.join(words)
 
