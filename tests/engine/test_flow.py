@@ -24,6 +24,7 @@ from vllm_vpp.plugin.flow import Flow, LazyResult
 from vllm_vpp.plugin.message import Actions, Step
 
 NS = 1_000_000_000
+QUEUE = 10  # replies that vLLM's message queue holds
 Pick = Callable[[int], int]  # n -> one of 0 .. n-1
 
 
@@ -71,6 +72,7 @@ class Ranks:
         self.ran: list[list[Action]] = [[] for _ in range(layout.ranks)]
         self.sampling: dict[int, tuple[bool, Any]] = {}
         self.fails_at: Action | None = None
+        self.unread: list[Reply] = []
 
     def send(self, message: Actions, replies: bool) -> Future[Any] | None:
         last = self.layout.stages - 1
@@ -82,6 +84,9 @@ class Ranks:
         self.sampling.update(message.sampling)
         self.sent += message.actions
         reply = Reply(self.until) if replies else None
+        if reply is not None:
+            self.unread.append(reply)
+            assert len(self.unread) <= QUEUE, "the queue of replies is full: a rank would hang"
         for rank, inbox in enumerate(self.inbox):
             inbox.append((None, message, reply))
             inbox.extend(
@@ -90,6 +95,8 @@ class Ranks:
         return reply
 
     def until(self, reply: Reply) -> None:
+        if reply in self.unread:  # replies are read in order, as vLLM's executor does
+            del self.unread[: self.unread.index(reply) + 1]
         while not reply.done():
             if not self.move():
                 raise DeadlockError(
@@ -190,10 +197,8 @@ def test_nothing_is_forgotten_or_sent_twice(
     layout: Layout, order: str, data: st.DataObject
 ) -> None:
     rng = data.draw(st.randoms(use_true_random=False))
-    engine, placed = start(
-        layout, order, data.draw(st.integers(1, layout.stages + 3)), rng.randrange
-    )
-    for _ in range(data.draw(st.integers(1, 40))):
+    engine, placed = start(layout, order, data.draw(st.integers(1, 30)), rng.randrange)
+    for _ in range(data.draw(st.integers(1, 80))):
         room = len(engine.waiting) < engine.depth and engine.deferred is None
         known = [index for index in engine.waiting if index != engine.deferred]
         match rng.choice(["submit", "submit", "empty", "defer", "wait", "allow", "ranks"]):
@@ -259,3 +264,12 @@ def test_an_action_waits_for_its_sampling_input_and_nothing_else_does() -> None:
     engine.allow_deferred()
     engine.wait(0)
     assert engine.ranks.sent == [Action(0, 0), Action(1, 0)]
+
+
+def test_no_more_replies_are_outstanding_than_a_queue_holds() -> None:
+    engine, _ = start(Layout(1, 2), OrderName.GREEDY, 60, lambda n: 0)
+    for _ in range(60):
+        engine.submit(5, defer=False)
+    assert len(engine.ranks.unread) == Flow.MAX_UNREAD
+    for index in range(60):
+        engine.wait(index)

@@ -24,6 +24,7 @@ from engine_runs import (
     cases,
     crowd,
     outputs,
+    prompt,
     run,
     standard,
     stock,
@@ -143,6 +144,14 @@ def test_preempted_requests_answer_like_one_rank() -> None:
     assert answers["preemptions"] > 0
     reference = outputs(stock("llama")["crowd"])
     assert largest_difference(outputs(answers["crowd"]), reference) <= TOGETHER_BOUND["llama"]
+
+
+def test_more_micro_batches_in_flight_than_a_message_queue_holds() -> None:
+    steps = [{"do": "generate", "name": "long", "prompts": [prompt(2000)], "sampling": GREEDY}]
+    small = {"max_num_batched_tokens": 32, "max_model_len": 4096}
+    answers = run(Engine("llama", 2, {**V, "in_flight": 60}, options=small), steps, limit_s=120)
+    reference = [outputs(stock("llama")["alone"])[LENGTHS.index(2000)]]
+    assert largest_difference(outputs(answers["long"]), reference) <= TOGETHER_BOUND["llama"]
 
 
 def test_a_chunking_policy_cuts_as_planned_and_answers_like_one_rank(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ needs it. Knows nothing of vLLM, so that tests drive it with fake ranks.
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from vllm_vpp.core.batch import MicroBatch
@@ -41,8 +42,12 @@ class Flow:
     """`send(actions, replies)` hands actions to all ranks; `replies`: the last stage is among them.
 
     Invariants: results come in order; an action is sent once, after all that precede it in virtual
-    order; a last-stage action is not sent before its sampling input is known.
+    order; a last-stage action is not sent before its sampling input is known; at most `MAX_UNREAD`
+    replies are not read yet. vLLM's queues hold ten messages: a rank that cannot put down its reply
+    reads no more actions, and an engine that cannot put down its actions reads no more replies.
     """
+
+    MAX_UNREAD = 8
 
     def __init__(self, dispatcher: Dispatcher, send: Send) -> None:
         self.dispatcher = dispatcher
@@ -53,6 +58,7 @@ class Flow:
         self._sampling: dict[int, tuple[bool, Any]] = {}
         self._replies: dict[int, Future[Any]] = {}
         self._in_flight: set[int] = set()
+        self._unread: deque[Future[Any]] = deque()
 
     @property
     def in_flight(self) -> int:
@@ -104,10 +110,19 @@ class Flow:
     def _dispatch(self, actions: list[Action], finished: int | None) -> None:
         steps = tuple(self._steps.pop(a.micro_batch) for a in actions if a.stage == 0)
         sampling = {} if finished is None else {finished: self._sampling.pop(finished)}
+        if finished is not None:
+            self._read_replies()
         reply = self._send(Actions(tuple(actions), steps, sampling), finished is not None)
         if finished is not None:
             assert reply is not None
             self._replies[finished] = reply
+            self._unread.append(reply)
+
+    def _read_replies(self) -> None:
+        """Make room for one more; all that the oldest needs has been sent, so it comes."""
+        while self._unread and (self._unread[0].done() or len(self._unread) == self.MAX_UNREAD):
+            with suppress(Exception):  # raised again for the one who waits
+                self._unread.popleft().result()
 
     def check(self) -> None:
         """Assert the invariants."""
