@@ -27,14 +27,14 @@ Plan = tuple[list[Arm], dict[str, list[Request]]]
 class Suite:
     """`plan` makes arms and cases; `rounds` is how often each arm is measured on each case.
 
-    `together`: all engines are alive at once and measured in turn; else one after the other.
+    `alive`: how many engines are alive at once and measured in turn, then the next ones.
     """
 
     name: str
     title: str
     rounds: int
     plan: Callable[[], Plan]
-    together: bool = True
+    alive: int = 8
 
 
 def _smollm2_arm(name: str, chunk: int, tokens: int, vpp: dict[str, Any]) -> Arm:
@@ -148,8 +148,9 @@ SUITES = {
         Suite(
             name="chunks",
             title="Best fixed chunk, SmolLM2-135M, 16,000 tokens",
-            rounds=2,
+            rounds=3,
             plan=_chunks,
+            alive=2,
         ),
         Suite(
             name="prefill", title="CPP and V, SmolLM2-135M, 16,000 tokens", rounds=10, plan=_prefill
@@ -177,7 +178,7 @@ SUITES = {
             title="Runs that a fitted cost model has to predict",
             rounds=1,
             plan=_reality,
-            together=False,
+            alive=1,
         ),
     )
 }
@@ -191,13 +192,13 @@ def run_suite(
     Timelines: the one of median TTFT of each arm, or all where arms are measured one by one.
     """
     arms, cases = suite.plan()
-    groups = [arms] if suite.together else [[arm] for arm in arms]
+    groups = [arms[i : i + suite.alive] for i in range(0, len(arms), suite.alive)]
     runs = [
         run
         for group in groups
         for run in compare(group, cases, rounds=rounds or suite.rounds, folder=folder, tell=tell)
     ]
-    kept = [_median(runs, arm.name) for arm in arms] if suite.together else runs
+    kept = [_median(runs, arm.name) for arm in arms] if suite.alive > 1 else runs
     return {
         "suite": suite.name,
         "title": suite.title,
