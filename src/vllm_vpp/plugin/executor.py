@@ -9,7 +9,6 @@ vllm/v1/executor/multiproc_executor.py.
 import copy
 import pickle
 import time
-from collections import deque
 from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
@@ -26,9 +25,6 @@ from vllm_vpp.plugin.message import Actions, Step
 from vllm_vpp.plugin.recorder import Recorder
 
 __all__ = ["VPPExecutor"]
-
-
-_MOST_UNREAD = 8  # replies on their way; vLLM's message queues hold ten
 
 
 class VPPExecutor(MultiprocExecutor):
@@ -48,7 +44,6 @@ class VPPExecutor(MultiprocExecutor):
         self.flow = Flow(dispatcher, self._send)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
         self._submitted = -1
-        self._unread: deque[Future[Any]] = deque()
 
     def _header(self) -> dict[str, Any]:
         import vllm
@@ -126,14 +121,9 @@ class VPPExecutor(MultiprocExecutor):
 
     def _send(self, actions: Actions, replies: bool) -> "Future[Any] | None":
         if replies:
-            # A rank that cannot reply, its queue being full, reads no further messages, and then
-            # sending blocks as well: take replies out before the queue can fill up.
-            while len(self._unread) >= _MOST_UNREAD:
-                self._unread.popleft().result()
             future: Future[Any] = self.collective_rpc(
                 "vpp_run", args=(actions,), non_block=True, unique_reply_rank=self.output_rank
             )
-            self._unread.append(future)
             return future
         if self.is_failed or self.rpc_broadcast_mq is None:
             raise RuntimeError("Executor failed.")
