@@ -18,6 +18,7 @@ from vllm_vpp.core.trace import read_run
 __all__ = ["Measured", "chunk_times", "compare"]
 
 Tell = Callable[[str], object]
+_WARM_TOKENS = 4096  # reaches every kernel and buffer; the whole prompt would take as long as a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +88,14 @@ def compare(
     folder: Path,
     tell: Tell = lambda text: None,
 ) -> list[Measured]:
-    """Start an engine per arm, warm each up with its longest case, then measure all in turn.
+    """Start an engine per arm, warm each up with the start of a prompt, then measure all in turn.
 
     Each of the `rounds` runs every case on every arm. Logs and traces go to `folder`. All engines
     stay alive; idle ones sleep. Raises EngineError.
     """
     measured: list[Measured] = []
-    longest = max(cases.values(), key=lambda requests: sum(len(r.prompt) for r in requests))
+    longest = max((r for case in cases.values() for r in case), key=lambda r: len(r.prompt))
+    warm = Request(prompt=longest.prompt[:_WARM_TOKENS], max_tokens=2)
     with ExitStack() as stack:
         tell("starting engines")
         engines = {
@@ -106,7 +108,7 @@ def compare(
             engine.wait_ready()
             tell(f"{name}: ready")
         for name, engine in engines.items():
-            engine.run(longest)
+            engine.run([warm])
             tell(f"{name}: warmed up")
         for turn in range(rounds):
             for case, requests in cases.items():

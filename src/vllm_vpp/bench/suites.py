@@ -60,17 +60,26 @@ def _chunks() -> Plan:
     tokens = 16_000
     arms = [
         _smollm2_arm(f"{name} {chunk}", chunk, tokens, {"layout": layout})
-        for chunk in (1024, 1536, 2048)
+        for chunk in (256, 512, 1024, 2048)
         for name, layout in (("CPP", "linear"), ("VPP", "v"))
     ]
     return arms, {"": [Request(prompt=_text(tokens))]}
 
 
 def _prefill() -> Plan:
+    """Both at a large chunk, and each at its own best fixed chunk on the machine at hand.
+
+    The best ones are the planner's: `vllm-vpp calibrate` on a trace of this suite, then simulated.
+    """
     tokens = 16_000
     arms = [
-        _smollm2_arm("CPP", 1536, tokens, {"layout": "linear"}),
-        _smollm2_arm("VPP", 1536, tokens, {"layout": "v"}),
+        _smollm2_arm(f"{name} {chunk}", chunk, tokens, {"layout": layout})
+        for name, layout, chunk in (
+            ("CPP", "linear", 1536),
+            ("VPP", "v", 1536),
+            ("CPP", "linear", 256),
+            ("VPP", "v", 512),
+        )
     ]
     return arms, {"": [Request(prompt=_text(tokens), max_tokens=8)]}
 
@@ -97,7 +106,7 @@ def _bubble() -> Plan:
     arms = [
         *(
             _llama_arm(f"CPP, {n} in flight", {"layout": "linear", "in_flight": n})
-            for n in (2, 3, 4, 6)
+            for n in (2, 3, 6)
         ),
         _llama_arm("VPP", {"layout": "v"}),
     ]
