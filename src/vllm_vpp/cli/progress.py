@@ -16,13 +16,15 @@ class Progress:
     """
 
     def __init__(self, console: "Console", doing: str, steps: int | None = None) -> None:
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         self._bar = Bar(
             TextColumn("{task.percentage:>3.0f}%"),
             BarColumn(),
             TimeElapsedColumn(),
+            TextColumn("to go:"),
+            TimeRemainingColumn(),
             TextColumn("{task.description}"),
             console=console,
         )
