@@ -188,10 +188,9 @@ def same_chunks(result: dict[str, Any]) -> str:
     """Whether answers agree: bitwise where chunk boundaries are equal, in tokens everywhere."""
     tokens = {json.dumps(r["tokens"]) for r in result["runs"]}
     pair = {json.dumps(r["logprobs"]) for r in result["runs"] if r["arm"].endswith(" 1536")}
-    return (
-        f"Tokens of all runs: {'identical' if len(tokens) == 1 else 'different'}. "
-        f"Log-probabilities at equal chunks: {'bitwise equal' if len(pair) == 1 else 'DIFFERENT'}.\n"
-    )
+    agree = "identical" if len(tokens) == 1 else "different"
+    bits = "bitwise equal" if len(pair) == 1 else "DIFFERENT"
+    return f"Tokens of all runs: {agree}. Log-probabilities at equal chunks: {bits}.\n"
 
 
 def prefill_section() -> str:
