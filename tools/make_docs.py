@@ -247,6 +247,8 @@ def control_section() -> str:
     """Host time outside the model runners."""
     rows: list[tuple[str, ...]] = []
     for name in ("prefill", "bubble"):
+        if not (ROOT / "results" / f"{name}.json").exists():
+            continue
         result = load(name)
         for arm, c in result["control"].items():
             spent = c["engine_seconds"] + c["rank_seconds"]
