@@ -11,6 +11,7 @@ import pickle
 import time
 from concurrent.futures import Future
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
@@ -55,7 +56,7 @@ class VPPExecutor(MultiprocExecutor):
             "in_flight": self.settings.depth(self.layout),
             "layers": self.settings.layers,
             "law": asdict(engine_config.cost_of(self.vllm_config).model),
-            "model": self.model_config.model,
+            "model": Path(self.model_config.model).name,
             "dtype": str(self.model_config.dtype),
             "max_num_batched_tokens": self.scheduler_config.max_num_batched_tokens,
             "vllm": vllm.__version__,
