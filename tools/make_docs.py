@@ -193,19 +193,22 @@ def same_chunks(result: dict[str, Any]) -> str:
     return f"Tokens of all runs: {agree}. Log-probabilities at equal chunks: {bits}.\n"
 
 
+def prefill_body(result: dict[str, Any]) -> str:
+    """Table, ratios, agreement of answers and origin: what README and results page both show."""
+    return "\n".join(
+        [
+            table(PREFILL, prefill_rows(result)),
+            comparison(result),
+            same_chunks(result),
+            origin(result),
+        ]
+    )
+
+
 def prefill_section() -> str:
     """Long prompt on a real model."""
     result = load("prefill")
-    return (
-        f"## {result['title']}\n\n"
-        + table(PREFILL, prefill_rows(result))
-        + "\n"
-        + comparison(result)
-        + "\n"
-        + same_chunks(result)
-        + "\n"
-        + origin(result)
-    )
+    return f"## {result['title']}\n\n" + prefill_body(result)
 
 
 def chunks_section() -> str:
@@ -353,15 +356,7 @@ def readme() -> str:
     block = (
         "![Two ranks on one prompt: plain pipeline and V](docs/timelines.svg)\n\n"
         f"{result['title']}: a real run of each with chunks of 1536, chunk numbers in the boxes, "
-        "idle time grey.\n\n"
-        + table(PREFILL, prefill_rows(result))
-        + "\n"
-        + comparison(result)
-        + "\n"
-        + same_chunks(result)
-        + "\n"
-        + origin(result)
-        + "\n"
+        "idle time grey.\n\n" + prefill_body(result) + "\n"
     )
     return before + begin + block + end + after
 
