@@ -4,7 +4,7 @@ Owns the order of runs (each round in turn, every other one reversed, so that a 
 favours nobody) and what is kept of each run. Statistics are in `stats`, pictures in `report`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,16 +84,15 @@ def compare(
     arms: Sequence[Arm],
     cases: Mapping[str, Sequence[Request]],
     *,
-    rounds: int,
+    rounds: Iterable[int],
     folder: Path,
     tell: Tell = lambda text: None,
-) -> list[Measured]:
+) -> Iterator[Measured]:
     """Start an engine per arm, warm each up with the start of a prompt, then measure all in turn.
 
-    Each of the `rounds` runs every case on every arm. Logs and traces go to `folder`. All engines
-    stay alive; idle ones sleep. Raises EngineError.
+    Each of the `rounds`, named by number, runs every case on every arm; odd ones in reverse. Logs
+    and traces go to `folder`. All engines stay alive; idle ones sleep. Raises EngineError.
     """
-    measured: list[Measured] = []
     longest = max((r for case in cases.values() for r in case), key=lambda r: len(r.prompt))
     warm = Request(prompt=longest.prompt[:_WARM_TOKENS], max_tokens=2)
     with ExitStack() as stack:
@@ -110,13 +109,12 @@ def compare(
         for name, engine in engines.items():
             engine.run([warm])
             tell(f"{name}: warmed up")
-        for turn in range(rounds):
+        for turn in rounds:
             for case, requests in cases.items():
                 for name in list(engines) if turn % 2 == 0 else list(reversed(engines)):
                     run = _measure(engines[name], (case, turn), requests, folder)
-                    measured.append(run)
                     tell(f"{name}{case and ', ' + case}: first token after {run.ttft:.2f} s")
-    return measured
+                    yield run
 
 
 def _measure(

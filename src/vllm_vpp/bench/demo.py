@@ -111,7 +111,7 @@ def run(
         Arm(name=VPP, vpp={"layout": "v"}, **shared),
     ]
     request = Request(prompt=prompt, max_tokens=ANSWER_TOKENS)
-    runs = compare(arms, {"": [request]}, rounds=pairs, folder=folder, tell=tell)
+    runs = list(compare(arms, {"": [request]}, rounds=range(pairs), folder=folder, tell=tell))
     return Demo(
         tokens=tokens,
         chunk=chunk,

@@ -6,19 +6,15 @@ into tables.
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from vllm_vpp.bench.compare import Measured, compare
 from vllm_vpp.bench.document import document
 from vllm_vpp.bench.engine import Arm, Request
-from vllm_vpp.bench.machine import machine
 from vllm_vpp.bench.models import checkpoint, small
 from vllm_vpp.bench.smollm2 import long_context, smollm2
-from vllm_vpp.core.trace import read_run
 
-__all__ = ["SUITES", "Suite", "run_suite"]
+__all__ = ["SUITES", "Suite"]
 
 Plan = tuple[list[Arm], dict[str, list[Request]]]
 
@@ -191,59 +187,3 @@ SUITES = {
         ),
     )
 }
-
-
-def run_suite(
-    suite: Suite, *, rounds: int | None, folder: Path, command: str, tell: Callable[[str], object]
-) -> dict[str, Any]:
-    """Measure a suite; returns everything raw, as plain data for JSON. Raises EngineError.
-
-    Timelines: the one of median TTFT of each arm, or all where arms are measured one by one.
-    """
-    arms, cases = suite.plan()
-    groups = [arms[i : i + suite.alive] for i in range(0, len(arms), suite.alive)]
-    runs = [
-        run
-        for group in groups
-        for run in compare(group, cases, rounds=rounds or suite.rounds, folder=folder, tell=tell)
-    ]
-    kept = [_median(runs, arm.name) for arm in arms] if suite.alive > 1 else runs
-    return {
-        "suite": suite.name,
-        "title": suite.title,
-        "command": command,
-        "machine": machine(),
-        "arms": {arm.name: _portable(asdict(arm)) for arm in arms},
-        "prompt_tokens": {name: [len(r.prompt) for r in case] for name, case in cases.items()},
-        "runs": [run.as_dict() for run in runs],
-        "control": {arm.name: _control(folder / f"{arm.name}.trace") for arm in arms},
-        "timelines": [_kept(run) for run in kept],
-    }
-
-
-def _portable(arm: dict[str, Any]) -> dict[str, Any]:
-    """Without paths of this machine."""
-    return arm | {"model": Path(arm["model"]).name}
-
-
-def _control(trace: Path) -> dict[str, float]:
-    """Host time outside the model runners over the whole life of an engine, in seconds."""
-    run = read_run(trace)
-    return {
-        "engine_seconds": run.control.engine_ns * 1e-9,
-        "rank_seconds": max(run.control.rank_ns) * 1e-9,
-        "actions": run.control.actions,
-        "actions_per_rank": max(run.control.rank_actions),
-        "compute_seconds": run.control.compute_ns * 1e-9 / run.timeline.layout.ranks,
-    }
-
-
-def _median(runs: list[Measured], arm: str) -> Measured:
-    """The run of an arm whose TTFT is the (lower) median."""
-    mine = sorted((run for run in runs if run.arm == arm), key=lambda run: run.ttft)
-    return mine[(len(mine) - 1) // 2]
-
-
-def _kept(run: Measured) -> dict[str, Any]:
-    timeline = run.timeline.to_json() if run.timeline is not None else None
-    return {"arm": run.arm, "case": run.case, "round": run.round, "timeline": timeline}

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,11 +23,18 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for one JSON file per suite.")] = Path(
         "results"
     ),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure anew instead of adding missing rounds.")
+    ] = False,
 ) -> None:
-    """Measure suites on this machine, arms in turn, and keep everything raw."""
+    """Measure suites on this machine, arms in turn, and keep everything raw.
+
+    What a suite's file already holds is kept; only rounds that are missing are measured.
+    """
     from rich.console import Console
 
-    from vllm_vpp.bench.suites import SUITES, run_suite
+    from vllm_vpp.bench.results import run_suite
+    from vllm_vpp.bench.suites import SUITES
     from vllm_vpp.cli.progress import Progress
     from vllm_vpp.report.figure import write
 
@@ -41,13 +48,27 @@ def bench(
         raise InputError(f"--rounds {rounds}: must be at least 1; choose such a number")
     out.mkdir(parents=True, exist_ok=True)
     for name in chosen:
+        file = out / f"{name}.json"
+        before = None if fresh else _read(file)
         with Progress(Console(), name) as tell:
-            result = run_suite(
+            for result in run_suite(
                 SUITES[name],
-                rounds=rounds,
+                rounds=rounds or SUITES[name].rounds,
                 folder=Path("build") / "bench" / name,
                 command=shlex.join(["vllm-vpp", *sys.argv[1:]]),
                 tell=tell,
-            )
-        write(out / f"{name}.json", json.dumps(result, indent=1) + "\n")
-        print(f"written: {out / f'{name}.json'}")
+                before=before,
+            ):
+                write(file, json.dumps(result, indent=1) + "\n")
+                tell(f"kept in {file}")
+        print(f"complete: {file}")
+
+
+def _read(file: Path) -> Any:
+    """What an earlier run left; None if there is nothing. Raises InputError if it is no result."""
+    if not file.exists():
+        return None
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: is not JSON ({error}); measure anew with --fresh") from None
