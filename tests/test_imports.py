@@ -17,6 +17,7 @@ LIGHT = (
     "vllm_vpp",
     "vllm_vpp.core",
     "vllm_vpp.sim",
+    "vllm_vpp.auto",
     "vllm_vpp.bench",
     "vllm_vpp.cli",
     "vllm_vpp.plugin",
@@ -73,7 +74,8 @@ def test_every_name_in_all_resolves(package: str) -> None:
             ("torch", "vllm", "vllm_vpp.sim", "vllm_vpp.plugin", "vllm_vpp.bench", "vllm_vpp.cli"),
         ),
         ("sim", ("torch", "vllm", "vllm_vpp.plugin", "vllm_vpp.bench", "vllm_vpp.cli")),
-        ("plugin", ("vllm_vpp.sim", "vllm_vpp.bench", "vllm_vpp.cli")),
+        ("auto", ("torch", "vllm", "vllm_vpp.plugin", "vllm_vpp.bench", "vllm_vpp.cli")),
+        ("plugin", ("vllm_vpp.sim", "vllm_vpp.auto", "vllm_vpp.bench", "vllm_vpp.cli")),
         ("bench", ("vllm_vpp.plugin",)),
     ],
 )

@@ -96,7 +96,7 @@ def test_serve_line_names_the_layout_and_carries_the_law() -> None:
     assert line.startswith("vllm serve qwen3-coder-30b-a3b")
     assert "--pipeline-parallel-size 2" in line
     vpp = json.loads(line.split("--additional-config ")[1].strip("'"))["vpp"]
-    assert sum(vpp["layers"]) == 48
+    assert sum(vpp["split"]) == 48
     if "chunking" in vpp:
         assert set(vpp["cost"]) == {"c0", "b", "a"}
 

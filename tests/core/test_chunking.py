@@ -1,5 +1,6 @@
 """Chunking policies: every prompt covered once, whatever the numbers; each rule by its formula."""
 
+import time
 from itertools import accumulate, combinations, pairwise
 from typing import Any
 
@@ -8,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_vpp.core.chunking import POLICIES, View, chunk_plan, make_policy, next_chunk
+from vllm_vpp.core.chunking.by_length import ByLength
+from vllm_vpp.core.chunking.equal import Fixed
+from vllm_vpp.core.chunking.ramp import Ramp
+from vllm_vpp.core.chunking.throttle import TokenThrottle
 from vllm_vpp.core.cost import QuadraticCost
+from vllm_vpp.core.marginal import Knot, MarginalCost
 from vllm_vpp.errors import ConfigError
 
 LAW = QuadraticCost(c0=0.02, b=1e-5, a=2e-10)
@@ -19,6 +25,9 @@ SPECS: dict[str, dict[str, Any]] = {
     "dp": {},
     "equal-flops": {"chunks": 9},
     "ramp": {"peak": 8192, "down": 4, "up": 2},
+    "hybrid": {"peak": 8192, "down": 4, "up": 2},
+    "token-throttle": {},
+    "by-length": {"entries": [[4096, {"policy": "fixed", "chunk": 4096}]]},
     "list": {"chunks": [4096, 8192, 2048]},
 }
 
@@ -34,6 +43,16 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "dp": {},
         "equal-flops": {"chunks": st.integers(1, 40)},
         "ramp": {"peak": size, "down": st.integers(0, 16), "up": st.integers(0, 3)},
+        "hybrid": {"peak": size, "down": st.integers(0, 16), "up": st.integers(0, 3)},
+        "token-throttle": {"iterations": st.integers(1, 16), "minimum": st.integers(64, 9000)},
+        "by-length": {
+            "entries": st.lists(
+                st.tuples(size, st.builds(lambda n: {"policy": "ramp", "peak": max(n, 64)}, size)),
+                min_size=1,
+                max_size=4,
+                unique_by=lambda entry: entry[0],
+            )
+        },
         "list": {"chunks": st.lists(size, min_size=1, max_size=8)},
     }
     return {"policy": name} | {key: draw(values) for key, values in drawn[name].items()}
@@ -177,7 +196,12 @@ def test_dp_beats_every_cut_on_its_grid() -> None:
         ({"policy": "fixed", "chunk": True}, "chunk=True"),
         ({"policy": "fixed", "chunk": 5, "size": 3}, "takes chunk"),
         ({"policy": "ramp", "peak": 5, "law": 3}, "law=3"),
-        ({"policy": "ramp", "peak": 5, "law": {"c0": 1, "b": 0, "a": 0}}, "b above 0"),
+        ({"policy": "hybrid", "peak": 5, "threshold": 2}, "from 0 to 1"),
+        ({"policy": "token-throttle", "reserve": 1}, "less than 1"),
+        ({"policy": "by-length"}, "list of [length in tokens, policy]"),
+        ({"policy": "by-length", "entries": [[0, {"policy": "dp"}]]}, "list of [length"),
+        ({"policy": "by-length", "entries": [[9, {"policy": "dp"}]] * 2}, "each length once"),
+        ({"policy": "by-length", "entries": [[9, {"policy": "fixed"}]]}, "needs chunk"),
         ({"policy": "ramp", "peak": 5, "ranks": 3}, "takes peak"),
         ({"policy": "equal-time", "chunk": 5, "smoothing": 2}, "from 0 to 1"),
         ({"policy": "list", "chunks": []}, "list of whole numbers"),
@@ -196,7 +220,81 @@ def test_a_planned_policy_without_a_law_is_refused() -> None:
         make_policy({"policy": "ramp", "peak": 4096}, law=None, ranks=2)
 
 
-def test_a_law_may_come_with_the_policy() -> None:
-    spec = {"policy": "ramp", "peak": 8192, "law": {"c0": LAW.c0, "b": LAW.b, "a": LAW.a}}
-    given = make_policy(spec, law=None, ranks=2)
-    assert given == make_policy({"policy": "ramp", "peak": 8192}, law=LAW, ranks=2)
+def sliding(window: int) -> MarginalCost:
+    """Every other layer sees `window` tokens only."""
+    bend = Knot(window, LAW.b + LAW.a * window)
+    end = Knot(1 << 20, bend.seconds + LAW.a / 2 * ((1 << 20) - window))
+    return MarginalCost(c0=LAW.c0, knots=(Knot(0, LAW.b), bend, end))
+
+
+def test_hybrid_times_grow_linearly_where_the_law_bends() -> None:
+    law = sliding(16_384)
+    spec: dict[str, Any] = {"peak": 8192, "down": 0, "up": 0}
+    spread = {}
+    for name, planned_with in (("hybrid", law), ("ramp", LAW)):
+        policy = make_policy({"policy": name} | spec, law=planned_with, ranks=1)
+        plan = chunk_plan(policy, 131_072, limit=65_536, block=1)
+        times = [
+            law.chunk_seconds(x, at)
+            for x, at in zip(plan, accumulate(plan, initial=0), strict=False)
+        ]
+        bends = [a - 2 * b + c for a, b, c in zip(times, times[1:], times[2:], strict=False)]
+        spread[name] = max(map(abs, bends)) / times[len(times) // 2]
+    assert spread["hybrid"] < 1e-3
+    assert spread["ramp"] > 0.01
+
+
+def test_hybrid_is_a_ramp_where_the_law_does_not_bend() -> None:
+    straight = MarginalCost(c0=LAW.c0, knots=(Knot(0, LAW.b), Knot(1e6, LAW.b + LAW.a * 1e6)))
+    spec = {"peak": 8192, "down": 4, "up": 1}
+    ramp = make_policy({"policy": "ramp"} | spec, law=LAW, ranks=1)
+    hybrid = make_policy({"policy": "hybrid"} | spec, law=straight, ranks=1)
+    assert chunk_plan(ramp, 262_144, limit=1 << 20) == chunk_plan(hybrid, 262_144, limit=1 << 20)
+
+
+def test_a_prompt_planned_anew_gets_no_second_run_up() -> None:
+    policy = make_policy({"policy": "ramp", "peak": 8192, "down": 2, "up": 2}, law=LAW, ranks=1)
+    view = View(50_000, 100_000, 1 << 20, start=50_000)
+    assert next_chunk(policy, view) < 4096
+    assert next_chunk(policy, view._replace(begun=True)) > 7000
+
+
+def test_token_throttle_takes_a_share_of_what_waits_while_the_cache_has_room() -> None:
+    policy = make_policy({"policy": "token-throttle", "reserve": 0.2}, law=None, ranks=4)
+    view = View(0, 50_000, 1 << 20, waiting=40_000)
+    assert policy.size(view) == 50_000 // 8
+    assert policy.size(view._replace(waiting=400_000)) == 8192
+    assert policy.size(view._replace(free_fraction=0.6)) == 4096
+    assert policy.size(view._replace(free_fraction=0.2)) == 1
+    assert policy.size(View(0, 100, 1 << 20, waiting=100)) == 32
+
+
+def test_token_throttle_spreads_decodes_evenly_with_a_rotating_remainder() -> None:
+    policy = TokenThrottle(ranks=4, decodes=512)
+    assert [policy.decode_budget(10, step) for step in range(5)] == [3, 3, 2, 2, 3]
+    assert policy.decode_budget(5000, 0) == 512
+
+
+def test_by_length_takes_the_nearest_and_scales_the_peak_between_two() -> None:
+    entries = [
+        [2048, {"policy": "fixed", "chunk": 2048}],
+        [16_384, {"policy": "ramp", "peak": 2000}],
+        [65_536, {"policy": "ramp", "peak": 4000}],
+    ]
+    policy = make_policy({"policy": "by-length", "entries": entries}, law=LAW, ranks=2)
+    assert isinstance(policy, ByLength)
+    assert policy.for_length(1000) == Fixed(chunk=2048)
+    assert policy.for_length(3000) == Fixed(chunk=2048)
+    between = policy.for_length(32_768)
+    assert isinstance(between, Ramp)
+    assert between.peak == pytest.approx(2828, abs=1)
+    beyond = policy.for_length(1 << 20)
+    assert isinstance(beyond, Ramp)
+    assert beyond.peak == 4000
+
+
+def test_a_plan_for_a_million_tokens_takes_milliseconds() -> None:
+    policy = make_policy({"policy": "ramp", "peak": 16_384, "down": 8}, law=LAW, ranks=8)
+    began = time.perf_counter()
+    next_chunk(policy, View(0, 1 << 20, 1 << 20))
+    assert time.perf_counter() - began < 0.05  # 5 ms is the aim; a busy machine may take longer

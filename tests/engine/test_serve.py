@@ -94,6 +94,23 @@ def test_structured_output_keeps_to_its_grammar(server: Server) -> None:
             assert re.fullmatch(pattern, text), (pattern, text)
 
 
+def test_live_numbers_are_on_the_metrics_page(server: Server) -> None:
+    names = [f"vllm:vpp_{name}_total" for name in ("chunks", "chunk_tokens", "active_seconds")]
+    ranked = [f"vllm:vpp_rank_{name}_total" for name in ("busy_seconds", "actions")]
+    before = {name: server.metric(name) for name in names + ranked}
+    complete(server, body(prompt(2000, seed=41), 4))
+    after = {name: server.metric(name) for name in names + ranked}
+    assert all(after[name] > before[name] for name in after), (before, after)
+    assert after["vllm:vpp_chunk_tokens_total"] - before["vllm:vpp_chunk_tokens_total"] == 2000
+    busy, active = (after[n] - before[n] for n in (ranked[0], names[2]))
+    assert 0 < busy <= 2 * active * 1.01, "two ranks"
+    assert 0 <= server.metric("vllm:vpp_rank_bubble_ratio") <= 2
+    waits = server.metric("vllm:vpp_rank_input_wait_seconds_total")
+    assert 0 <= server.metric("vllm:vpp_rank_exposed_communication_seconds_total") <= waits
+    assert server.rest()["vllm:num_requests_running"] == 0
+    assert server.metric("vllm:vpp_in_flight") == 0
+
+
 def test_fifty_requests_aborted_in_mid_prefill_leave_nothing_behind(server: Server) -> None:
     storm = [body(prompt(12_000, seed=100 + i), 16) for i in range(50)]
     with ThreadPoolExecutor(60) as pool:

@@ -88,10 +88,10 @@ def vpp(**settings: Any) -> dict[str, Any]:
         ({"in_flight": 10**9}, ["2 to 1024"]),
         ({"trace_dir": 3}, ["vpp.trace_dir=3", "path"]),
         ({"trace_dir": "/proc/nowhere/x"}, ["/proc/nowhere/x", "writable folder"]),
-        ({"layers": "3,3,3,2"}, ["vpp.layers", "list of whole numbers"]),
-        ({"layers": [3, 3, 3, 0]}, ["vpp.layers", "at least 1"]),
-        ({"layers": [3, 3, 3, 3]}, ["3,3,3,3", "sum to 11"]),
-        ({"layers": [6, 5]}, ["6,5", "4 numbers"]),
+        ({"split": "3,3,3,2"}, ["vpp.split", "list of whole numbers"]),
+        ({"split": [3, 3, 3, 0]}, ["vpp.split", "at least 1"]),
+        ({"split": [3, 3, 3, 3]}, ["3,3,3,3", "sum to 11"]),
+        ({"split": [6, 5]}, ["6,5", "4 numbers"]),
         ({"chunking": "fixed"}, ["vpp.chunking", "names a policy"]),
         ({"chunking": {"policy": "magic"}}, ["'magic'", "fixed, equal-time"]),
         ({"chunking": {"policy": "fixed", "chnk": 1}}, ["chnk", "chunk"]),
@@ -115,7 +115,7 @@ def test_impossible_partition_is_refused(text: str, monkeypatch: pytest.MonkeyPa
 
 def test_partition_has_one_entry_per_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "5,1,2,3")
-    assert build(**vpp()).additional_config["vpp"]["layers"] == [5, 1, 2, 3]
+    assert build(**vpp()).additional_config["vpp"]["resolved"]["layers"] == [5, 1, 2, 3]
 
 
 def test_fewer_layers_than_stages_are_refused() -> None:
@@ -231,9 +231,9 @@ SPARSE = {"index_topk": 2048, "index_topk_freq": 4, "index_skip_topk_offset": 3}
 
 def test_a_stage_never_starts_on_a_layer_that_reuses_indices() -> None:
     # layers 0, 1, 2, 6, 10 compute indices of their own (max(i - 2, 0) % 4 == 0)
-    assert split_of({"layers": [2, 4, 4, 1]}, **SPARSE) == (2, 4, 4, 1)
+    assert split_of({"split": [2, 4, 4, 1]}, **SPARSE) == (2, 4, 4, 1)
     with pytest.raises(UnsupportedError, match=r"start on layer 3, .*\[0, 1, 2, 6, 10\]") as caught:
-        split_of({"layers": [3, 3, 4, 1]}, **SPARSE)
+        split_of({"split": [3, 3, 4, 1]}, **SPARSE)
     assert "\n" not in str(caught.value)
     starts = [sum(split_of({}, **SPARSE)[:i]) for i in range(4)]
     assert set(starts) <= {0, 1, 2, 6, 10}

@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllm_vpp.core.batch import Chunk
 from vllm_vpp.core.chunking import Policy, View, make_policy, next_chunk
 from vllm_vpp.core.cost import QuadraticCost
-from vllm_vpp.plugin.chunks import Limits, step_limits
+from vllm_vpp.plugin.chunks import Limits, Prompt, step_limits
 
 LAW = QuadraticCost(c0=0.3, b=3e-4, a=2e-7)
 
@@ -14,15 +15,15 @@ def fixed(chunk: int) -> Policy:
     return make_policy({"policy": "fixed", "chunk": chunk}, law=LAW, ranks=2)
 
 
-def prompt(length: int, prefix: int = 0, start: int = 0) -> View:
-    return View(prefix, length, 1, start)
+def prompt(length: int, prefix: int = 0, start: int = 0) -> Prompt:
+    return Prompt("r", View(prefix, length, 1, start))
 
 
 def test_a_long_prompt_rides_alone() -> None:
     policy = make_policy({"policy": "ramp", "peak": 2048}, law=LAW, ranks=2)
     limits = step_limits(policy, [prompt(16_000), prompt(500)], decodes=3, maximum=4096)
     chunk = next_chunk(policy, View(0, 16_000, 4093))
-    assert limits == Limits(chunk + 3, chunk)
+    assert limits == Limits(chunk + 3, chunk, None, Chunk("r", 0, chunk))
 
 
 def test_short_prompts_share_a_step() -> None:
@@ -41,7 +42,7 @@ def test_the_last_chunk_of_a_long_prompt_rides_alone() -> None:
 
 
 def test_without_prompts_vllm_decides() -> None:
-    assert step_limits(fixed(2048), [], decodes=5, maximum=8192) == Limits(8192, 8192)
+    assert step_limits(fixed(2048), [], decodes=5, maximum=8192) == Limits(8192, None)
 
 
 @given(
@@ -58,4 +59,5 @@ def test_limits_leave_room_for_progress(
     policy = make_policy(spec, law=LAW, ranks=2)
     limits = step_limits(policy, map(prompt, lengths), decodes, maximum)
     assert decodes < limits.step <= maximum
+    assert limits.request is not None
     assert 1 <= limits.request <= limits.step

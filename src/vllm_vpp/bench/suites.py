@@ -62,22 +62,32 @@ def _chunks() -> Plan:
     return arms, {"": [Request(prompt=_text(tokens))]}
 
 
-def _prefill() -> Plan:
-    """Both at a large chunk, and each at its own best fixed chunk on the machine at hand.
+# SmolLM2 on a CPU without matrix units: `vllm-vpp calibrate` on recorded runs, and what the
+# planner found best with it. Given here so that every run of the suite cuts alike.
+_COST: dict[str, Any] = {"c0": 0.055, "b": 1.0e-3, "a": 6.0e-7}
 
-    The best ones are the planner's: `vllm-vpp calibrate` on a trace of this suite, then simulated.
-    """
-    tokens = 16_000
+
+def _best(tokens: int, chunks: dict[str, tuple[int, dict[str, Any]]]) -> Plan:
+    """Every policy at its own best on the machine at hand, as the planner predicted it."""
     arms = [
-        _smollm2_arm(f"{name} {chunk}", chunk, tokens, {"layout": layout})
-        for name, layout, chunk in (
-            ("CPP", "linear", 1536),
-            ("VPP", "v", 1536),
-            ("CPP", "linear", 256),
-            ("VPP", "v", 512),
-        )
+        _smollm2_arm(name, chunk, tokens, {"cost": _COST, **vpp})
+        for name, (chunk, vpp) in chunks.items()
     ]
     return arms, {"": [Request(prompt=_text(tokens), max_tokens=8)]}
+
+
+def _prefill() -> Plan:
+    ramp = {"policy": "ramp", "peak": 1024, "down": 4, "up": 1}
+    equal = {"policy": "equal-time", "chunk": 512}
+    return _best(
+        16_000,
+        {
+            "CPP": (256, {"layout": "linear"}),
+            "DCPP": (2048, {"layout": "linear", "chunking": equal}),
+            "VPP": (512, {"layout": "v"}),
+            "VPP + ramp": (2048, {"layout": "v", "chunking": ramp}),
+        },
+    )
 
 
 def _llama_arm(name: str, vpp: dict[str, Any], *, chunk: int = 2048, length: int = 32_800) -> Arm:
@@ -105,6 +115,91 @@ def _bubble() -> Plan:
             for n in (2, 3, 6)
         ),
         _llama_arm("VPP", {"layout": "v"}),
+    ]
+    return arms, {"": [Request(prompt=_random_prompt(32_768, 1))]}
+
+
+def _long() -> Plan:
+    """Small chunks cost little here, so a ramp can be steep."""
+    ramp = {"policy": "ramp", "peak": 4096, "down": 6, "up": 2}
+    arms = [
+        _llama_arm("CPP", {"layout": "linear"}, length=65_540),
+        _llama_arm("VPP", {"layout": "v"}, length=65_540),
+        _llama_arm(
+            "VPP + ramp",
+            {"layout": "v", "chunking": ramp, "cost": _LLAMA_COST},
+            chunk=8192,
+            length=65_540,
+        ),
+    ]
+    return arms, {"": [Request(prompt=_random_prompt(65_500, 1))]}
+
+
+_LLAMA_COST: dict[str, Any] = {"c0": 0.01, "b": 1.0e-4, "a": 1.0e-7}
+
+
+def _ablation() -> Plan:
+    """The paper's: three requests at once; orders, then packing, then ramps."""
+    ramp = {"policy": "ramp", "peak": 1024, "down": 4, "up": 1}
+    variants: dict[str, dict[str, Any]] = {
+        "vanilla": {"order": "vanilla", "packing": False},
+        "async": {"order": "async", "packing": False},
+        "async, packed": {"order": "async"},
+        "greedy, packed": {},
+        "greedy, packed, ramp": {"chunking": ramp, "cost": _LLAMA_COST},
+    }
+    arms = [
+        _llama_arm(name, {"layout": "v", **vpp}, chunk=1024, length=8300)
+        for name, vpp in variants.items()
+    ]
+    return arms, {"": [Request(prompt=_random_prompt(8192, i)) for i in range(3)]}
+
+
+def _short() -> Plan:
+    """Where a V has nothing to win: prompts of 1K to 8K tokens, 32 at once."""
+    layouts: dict[str, dict[str, Any]] = {
+        "CPP": {"layout": "linear"},
+        "VPP": {"layout": "v"},
+        "auto": {"layout": "auto"},
+    }
+    arms = [
+        _llama_arm(f"{name} {chunk}", vpp, chunk=chunk, length=8300)
+        for name, vpp in layouts.items()
+        for chunk in (2048, 8192)
+    ]
+    rng = random.Random(7)
+    lengths = [round(1024 * 8 ** rng.random()) for _ in range(32)]
+    return arms, {"": [Request(prompt=_random_prompt(n, i)) for i, n in enumerate(lengths)]}
+
+
+def _depth() -> Plan:
+    arms = [
+        _llama_arm(f"V, {n} in flight", {"layout": "v", "in_flight": n}, chunk=1024, length=16_400)
+        for n in (2, 3, 4, 5, 6, 9)
+    ]
+    return arms, {"": [Request(prompt=_random_prompt(16_384, 1))]}
+
+
+def _sliding() -> Plan:
+    """Two layers in three see 1024 tokens only, so chunk times bend."""
+    spec = small("gemma3", layers=12, dtype="bfloat16", sliding_window=1024)
+    ramp = {"peak": 2048, "down": 4, "up": 1}
+    chunkings: dict[str, dict[str, Any] | None] = {
+        "fixed": None,
+        "ramp": {"policy": "ramp", **ramp},
+        "hybrid": {"policy": "hybrid", **ramp},
+    }
+    arms = [
+        Arm(
+            name=f"V, {name}",
+            model=str(checkpoint(spec)),
+            ranks=2,
+            chunk=2048 if chunking is None else 4096,
+            max_model_len=32_800,
+            vpp={"layout": "v"} | ({} if chunking is None else {"chunking": chunking}),
+            options={"dtype": "bfloat16"},
+        )
+        for name, chunking in chunkings.items()
     ]
     return arms, {"": [Request(prompt=_random_prompt(32_768, 1))]}
 
@@ -158,7 +253,40 @@ SUITES = {
             alive=2,
         ),
         Suite(
-            name="prefill", title="CPP and V, SmolLM2-135M, 16,000 tokens", rounds=10, plan=_prefill
+            name="prefill",
+            title="Every policy at its best, SmolLM2-135M, 16,000 tokens",
+            rounds=10,
+            plan=_prefill,
+        ),
+        Suite(
+            name="long",
+            title="Bubble, small Llama, 65,500 tokens",
+            rounds=2,
+            plan=_long,
+        ),
+        Suite(
+            name="ablation",
+            title="Three requests at once, small Llama, 8192 tokens each",
+            rounds=8,
+            plan=_ablation,
+        ),
+        Suite(
+            name="short",
+            title="32 short prompts at once, small Llama",
+            rounds=8,
+            plan=_short,
+        ),
+        Suite(
+            name="depth",
+            title="Micro-batches in flight, small Llama, 16,384 tokens in chunks of 1024",
+            rounds=4,
+            plan=_depth,
+        ),
+        Suite(
+            name="sliding",
+            title="Sliding windows, small Gemma 3, 32,768 tokens",
+            rounds=4,
+            plan=_sliding,
         ),
         Suite(
             name="bubble",

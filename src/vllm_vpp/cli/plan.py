@@ -111,15 +111,18 @@ def _as_data(problem: "Problem", report: "Report", model: str | None) -> dict[st
 
 
 def _serve(option: "Option", model: str | None) -> str:
+    from vllm_vpp.core.cost import QuadraticCost
     from vllm_vpp.report.serve import serve_line
 
+    law = option.pipeline.law
+    assert isinstance(law, QuadraticCost), law
     return serve_line(
         model or "MODEL",
         option.layout,
         option.candidate.spec,
         ways=option.ways,
         largest=max(option.candidate.chunks),
-        law=option.pipeline.law,
+        law=law,
         split=option.split,
     )
 

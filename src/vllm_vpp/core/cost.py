@@ -1,7 +1,8 @@
 """How long a stage takes on a micro-batch: the protocol, and the quadratic model behind it.
 
-Owns the one signature that the dispatcher, the simulator and the planner share. Richer models
-(analytic, fitted, table) implement the same protocol elsewhere.
+Owns the one signature that the dispatcher, the simulator and the planner share, and the one that
+chunking policies plan with. Richer models (analytic, fitted, table, marginal) implement the same
+protocols elsewhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from vllm_vpp.core.batch import MicroBatch
 
-__all__ = ["CostModel", "QuadraticCost", "RowCost", "StageCost", "stage_seconds"]
+__all__ = ["CostModel", "Law", "QuadraticCost", "RowCost", "StageCost", "stage_seconds"]
 
 
 class CostModel(Protocol):
@@ -35,6 +36,31 @@ def stage_seconds(cost: CostModel, micro_batch: MicroBatch, stages: int) -> Sequ
     if times is not None:  # RowCost
         return times(micro_batch)
     return [cost.time(stage, micro_batch) for stage in range(stages)]
+
+
+class Law(Protocol):
+    """Whole-model cost of the chunks of a prompt, as chunking policies plan with it."""
+
+    @property
+    def c0(self) -> float:
+        """Seconds per micro-batch, whatever is in it."""
+        ...
+
+    def chunk_seconds(self, tokens: int, prefix: int) -> float:
+        """Seconds of one chunk without the fixed part c0."""
+        ...
+
+    def work(self, tokens: float) -> float:
+        """F(x): seconds of the first x tokens, fixed parts not counted; grows strictly."""
+        ...
+
+    def tokens_within(self, seconds: float, prefix: float) -> float:
+        """The x that solves F(prefix + x) - F(prefix) = seconds; 0 for none left."""
+        ...
+
+    def seconds(self, micro_batch: MicroBatch) -> float:
+        """Whole-model seconds of a micro-batch; 0 for an empty one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +95,13 @@ class QuadraticCost:
 
     def seconds(self, micro_batch: MicroBatch) -> float:
         """Whole-model seconds of a micro-batch; 0 for an empty one."""
-        if not micro_batch.chunks:
+        chunks = micro_batch.chunks
+        if len(chunks) == 1:  # most are; simulations ask millions of times
+            _, prefix, tokens = chunks[0]
+            return self.c0 + self.chunk_seconds(tokens, prefix)
+        if not chunks:
             return 0.0
-        return self.c0 + sum(self.chunk_seconds(c.tokens, c.prefix) for c in micro_batch.chunks)
+        return self.c0 + sum(self.chunk_seconds(c.tokens, c.prefix) for c in chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +111,11 @@ class StageCost:
     `shares` has one non-negative entry per stage and sums to 1.
     """
 
-    model: QuadraticCost
+    model: Law
     shares: tuple[float, ...]
 
     @classmethod
-    def by_layers(cls, model: QuadraticCost, layers: Sequence[int]) -> "StageCost":
+    def by_layers(cls, model: Law, layers: Sequence[int]) -> "StageCost":
         """Shares in proportion to the layers of each stage."""
         total = sum(layers)
         return cls(model, tuple(count / total for count in layers))

@@ -12,6 +12,7 @@ lasts at least a nanosecond. So everything before that moment is final; after it
 only while the policy says that the rank of stage 0 would do the same with the newcomer there.
 """
 
+import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import NamedTuple
 from vllm_vpp.core.batch import MicroBatch
 from vllm_vpp.core.cost import CostModel, stage_seconds
 from vllm_vpp.core.layout import Layout
-from vllm_vpp.core.order import Candidate, Key, Order
+from vllm_vpp.core.order import Key, Order
 from vllm_vpp.core.schedule import Action
 
 __all__ = ["Dispatcher", "Placed"]
@@ -90,6 +91,7 @@ class Dispatcher:
     _stages_of: tuple[tuple[int, ...], ...] = field(init=False)
     _turns: tuple[bool, ...] = field(init=False)
     _preferred: bool = field(init=False)
+    _key: Callable[[int, int], Key] = field(init=False)
     _keys: list[Key] = field(init=False)
     _choose: Callable[[int, int], int | None] = field(init=False)
 
@@ -107,7 +109,8 @@ class Dispatcher:
             self.order.preference(rank) or layout.stages_of(rank) for rank in range(layout.ranks)
         )
         self._preferred = self.order.preference(0) is not None
-        self._keys = [self.order.key(stage, 0) for stage in range(layout.stages)]
+        self._key = self.order.keys()
+        self._keys = [self._key(stage, 0) for stage in range(layout.stages)]
         self._choose = self._first_ready if self._preferred else self._best
 
     @property
@@ -198,16 +201,13 @@ class Dispatcher:
         """What `order.settled` says; with stages in order of preference a newcomer comes last."""
         if self._preferred:
             return stage is not None or rank != self._owners[0]
-        return self.order.settled(rank, self._candidates(rank, time_ns), self.submitted)
-
-    def _candidates(self, rank: int, time_ns: int) -> list[Candidate]:
-        submitted = self.submitted
-        return [
-            Candidate(stage, self._next[stage], bool(queue) and queue[0] <= time_ns)
-            for stage in self._stages_of[rank]
-            if self._next[stage] < submitted
-            for queue in (self._arrivals[stage],)
-        ]
+        submitted, following, keys = self._first + len(self.batches), self._next, self._keys
+        stages = self._stages_of[rank]
+        known = [keys[stage] for stage in stages if following[stage] < submitted]
+        if not known:
+            return rank != self._owners[0]
+        key = self._key
+        return min(known) < min(key(stage, submitted) for stage in stages)
 
     def _first_ready(self, rank: int, time_ns: int) -> int | None:
         """What `order.choose` says when stages have a fixed order of preference."""
@@ -236,7 +236,7 @@ class Dispatcher:
         end_ns = busy_ns = start_ns + row[0][stage]
         self._next[stage] = index + 1
         if not self._preferred:
-            self._keys[stage] = self.order.key(stage, index + 1)
+            self._keys[stage] = self._key(stage, index + 1)
         self._arrivals[stage].popleft()
         sent_ns = None
         after = stage + 1
@@ -267,6 +267,17 @@ class Dispatcher:
         if self._free_ns[owner] <= arrival_ns:  # else its completion event comes later
             heappush(self._events, arrival_ns * self._ranks + owner)
         return start_ns, arrival_ns
+
+    def fork(self) -> "Dispatcher":
+        """A copy that goes on by itself: what would happen if."""
+        twin = copy.copy(self)
+        twin.batches, twin._rows = list(self.batches), list(self._rows)
+        twin._next, twin._keys = list(self._next), list(self._keys)
+        twin._arrivals = [deque(queue) for queue in self._arrivals]
+        twin._free_ns, twin._channel_ns = list(self._free_ns), list(self._channel_ns)
+        twin._events, twin._ends = list(self._events), dict(self._ends)
+        twin._choose = twin._first_ready if self._preferred else twin._best
+        return twin
 
     def check(self) -> None:
         """Assert the invariants: stages in order, none forgotten, queues as long as needed."""

@@ -10,7 +10,7 @@ The paper's two orders work in windows: in window n, stage s works on the chunk 
 to send and to receive at the same time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -69,13 +69,22 @@ class Order:
 
     def key(self, stage: int, micro_batch: int) -> Key:
         """Sort key, smallest first; total over the actions of a rank."""
+        return self.keys()(stage, micro_batch)
+
+    def keys(self) -> Callable[[int, int], Key]:
+        """`key` as a function of stage and micro-batch, for those who ask for every decision."""
+        windows = tuple(map(self.window, range(self.layout.stages)))
         match self.name:
             case OrderName.GREEDY:
-                return (-stage, micro_batch, 0)
+                return lambda stage, micro_batch: (-stage, micro_batch, 0)
             case OrderName.VANILLA:
-                return (micro_batch + self.window(stage), micro_batch, stage)
+                return lambda stage, micro_batch: (micro_batch + windows[stage], micro_batch, stage)
             case OrderName.ASYNC:
-                return (micro_batch + self.window(stage), -micro_batch, stage)
+                return lambda stage, micro_batch: (
+                    micro_batch + windows[stage],
+                    -micro_batch,
+                    stage,
+                )
 
     def preference(self, rank: int) -> tuple[int, ...] | None:
         """Stages of a rank, best first, where that does not depend on the micro-batches; else None.
@@ -87,11 +96,12 @@ class Order:
 
     def choose(self, candidates: Iterable[Candidate]) -> Candidate | None:
         """The action to run now, or None to wait for the next event."""
+        key = self.keys()
         if self.name.waits:
-            best = min(candidates, key=lambda c: self.key(c.stage, c.micro_batch), default=None)
+            best = min(candidates, key=lambda c: key(c.stage, c.micro_batch), default=None)
             return best if best is not None and best.ready else None
         ready = (c for c in candidates if c.ready)
-        return min(ready, key=lambda c: self.key(c.stage, c.micro_batch), default=None)
+        return min(ready, key=lambda c: key(c.stage, c.micro_batch), default=None)
 
     def settled(self, rank: int, candidates: Iterable[Candidate], unknown: int) -> bool:
         """Whether `choose` would say the same once micro-batch `unknown` (the next one) is known.
@@ -101,8 +111,9 @@ class Order:
         """
         if not self.name.waits:
             return self.layout.owner(0) != rank or any(c.ready for c in candidates)
-        known = [self.key(c.stage, c.micro_batch) for c in candidates]
+        key = self.keys()
+        known = [key(c.stage, c.micro_batch) for c in candidates]
         if not known:
             return self.layout.owner(0) != rank
-        coming = min(self.key(stage, unknown) for stage in self.layout.stages_of(rank))
+        coming = min(key(stage, unknown) for stage in self.layout.stages_of(rank))
         return min(known) < coming

@@ -1,7 +1,7 @@
 """From the user's switch to a vLLM config that runs on virtual stages.
 
 Owns the translation before and after vLLM builds its config. What cannot run is refused in
-`support`; the layer split comes from `core.split`.
+`support`; what the user left open is settled in `startup`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,22 +10,13 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
-from vllm_vpp.core.chunking import Policy
-from vllm_vpp.core.cost import StageCost
+from vllm_vpp.core.cost import QuadraticCost, StageCost
 from vllm_vpp.core.layout import Layout
-from vllm_vpp.plugin import partition, support
+from vllm_vpp.plugin import support
 from vllm_vpp.plugin.costs import flops_cost
 from vllm_vpp.plugin.settings import KEY, Settings
 
-__all__ = [
-    "chunking_policy",
-    "cost_of",
-    "create",
-    "in_flight",
-    "layout_of",
-    "settings_of",
-    "wants_vpp",
-]
+__all__ = ["cost_of", "create", "in_flight", "law_of", "layout_of", "settings_of", "wants_vpp"]
 
 
 def wants_vpp(additional_config: object) -> bool:
@@ -34,8 +25,8 @@ def wants_vpp(additional_config: object) -> bool:
 
 
 def settings_of(config: VllmConfig) -> Settings:
-    """Settings of a config that `wants_vpp`."""
-    return Settings.parse(config.additional_config[KEY])
+    """Settings of a config that `wants_vpp`, as `create` left them."""
+    return Settings.model_validate(config.additional_config[KEY])
 
 
 def layout_of(config: VllmConfig) -> Layout:
@@ -48,17 +39,20 @@ def in_flight(config: VllmConfig) -> int:
     return settings_of(config).depth(layout_of(config))
 
 
-def cost_of(config: VllmConfig) -> StageCost:
-    """Cost model of the virtual clock and of chunking: the user's, else from the model's FLOPs."""
+def law_of(config: VllmConfig) -> QuadraticCost:
+    """Law that the virtual clock and chunking start with.
+
+    The user's, else what an earlier start has learned, else from the model's FLOPs.
+    """
     settings = settings_of(config)
-    assert settings.layers is not None
-    law = settings.cost.model() if settings.cost is not None else flops_cost(config)
-    return StageCost.by_layers(law, settings.layers)
+    assert settings.resolved is not None
+    given = settings.cost or settings.resolved.law
+    return given.model() if given is not None else flops_cost(config)
 
 
-def chunking_policy(config: VllmConfig) -> Policy | None:
-    """Chunking policy of a config that `wants_vpp`; None leaves chunks to vLLM's own scheduler."""
-    return settings_of(config).policy(cost_of(config).model, layout_of(config))
+def cost_of(config: VllmConfig) -> StageCost:
+    """`law_of`, divided over the stages."""
+    return StageCost.by_layers(law_of(config), settings_of(config).layers)
 
 
 def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
@@ -67,10 +61,10 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
     Raises ConfigError or UnsupportedError, one line each, before any process is started.
     """
     from vllm_vpp.plugin.executor import VPPExecutor
+    from vllm_vpp.plugin.startup import resolve
 
     assert isinstance(args.additional_config, Mapping)
     settings = Settings.parse(args.additional_config[KEY])
-    layout = settings.layout_for(args.pipeline_parallel_size)
     support.check_arguments(args)
     settings = settings.with_trace_dir()
     changed: dict[str, Any] = {
@@ -92,7 +86,7 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
             setattr(args, name, value)
     support.check_config(config)
     config.parallel_config.worker_cls = support.worker_class(config.parallel_config.worker_cls)
-    settings = settings.with_layers(partition.layers_per_stage(config, layout, settings))
+    settings = settings.resolve(resolve(config, settings))
     config.additional_config = {
         **args.additional_config,
         KEY: settings.model_dump(exclude_none=True),

@@ -9,6 +9,7 @@ vllm/v1/executor/multiproc_executor.py.
 import copy
 import pickle
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +18,15 @@ from typing import Any
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
-from vllm_vpp.core.batch import Chunk
+from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.dispatch import Dispatcher
 from vllm_vpp.core.order import Order
 from vllm_vpp.plugin import engine_config
+from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.flow import Flow, LazyResult
-from vllm_vpp.plugin.message import Actions, Step
+from vllm_vpp.plugin.message import Actions, Reply, Step
+from vllm_vpp.plugin.meter import EngineMeter
+from vllm_vpp.plugin.pace import Pace
 from vllm_vpp.plugin.recorder import Recorder
 
 __all__ = ["VPPExecutor"]
@@ -36,13 +40,15 @@ class VPPExecutor(MultiprocExecutor):
     def _init_executor(self) -> None:
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
+        self.meter = EngineMeter(Board.create(self.vllm_config))
         super()._init_executor()
-        assert self.settings.layers is not None
         dispatcher = Dispatcher(
             order=Order.of(self.settings.order, self.layout),
             cost=engine_config.cost_of(self.vllm_config),
         )
         self.flow = Flow(dispatcher, self._send)
+        self.pace = Pace.of(self.vllm_config)
+        self.pace.use(dispatcher)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
         self._submitted = -1
 
@@ -55,7 +61,7 @@ class VPPExecutor(MultiprocExecutor):
             "order": self.settings.order,
             "in_flight": self.settings.depth(self.layout),
             "layers": self.settings.layers,
-            "law": asdict(engine_config.cost_of(self.vllm_config).model),
+            "law": asdict(engine_config.law_of(self.vllm_config)),
             "model": Path(self.model_config.model).name,
             "dtype": str(self.model_config.dtype),
             "max_num_batched_tokens": self.scheduler_config.max_num_batched_tokens,
@@ -97,12 +103,16 @@ class VPPExecutor(MultiprocExecutor):
             _chunks(scheduler_output),
             pickle.dumps(scheduler_output, pickle.HIGHEST_PROTOCOL),
         )
-        future: Future[Any] = self.flow.submit(step)
+        self.flow.submit(step)
+        self.pace.submitted(MicroBatch(index, step.chunks))
+        self.meter.submitted(step.chunks)
+        self._show()
+        future: Future[Any] = Future()
         if step.tokens:
-            future = Future()
             future.set_result(None)
         else:
             self.flow.allow_sampling(index, samples=False)
+            future = _Result(self.flow, index, self._received)
         self.recorder.add("b", index, step.chunks, began)
         self.recorder.add("p", time.monotonic_ns() - began)
         return future if non_block else future.result()
@@ -116,9 +126,24 @@ class VPPExecutor(MultiprocExecutor):
         began = time.monotonic_ns()
         index = self._submitted
         self.flow.allow_sampling(index, samples=True, grammar=copy.deepcopy(grammar_output))
-        future = _Recorded(self.flow, index, self.recorder)
+        future = _Result(self.flow, index, self._received)
         self.recorder.add("p", time.monotonic_ns() - began)
         return future if non_block else future.result()
+
+    def _received(self, index: int, reply: Reply) -> None:
+        self.recorder.add("d", index, time.monotonic_ns())
+        self.recorder.flush()
+        self.pace.finished(index, reply.took)
+        self._show()
+
+    def _show(self) -> None:
+        pace = self.pace
+        self.meter.update(time.monotonic_ns(), self.flow.in_flight, pace.misfit, pace.version)
+
+    def shutdown(self) -> None:
+        """End the ranks, and take away what front ends read."""
+        super().shutdown()
+        self.meter.close()
 
     def _send(self, actions: Actions, replies: bool) -> "Future[Any] | None":
         if replies:
@@ -132,19 +157,20 @@ class VPPExecutor(MultiprocExecutor):
         return None
 
 
-class _Recorded(LazyResult):
-    """A result that notes when it was used."""
+class _Result(LazyResult):
+    """vLLM's output of a micro-batch; tells `received` when it is used, once."""
 
-    def __init__(self, flow: Flow, index: int, recorder: Recorder) -> None:
+    def __init__(self, flow: Flow, index: int, received: Callable[[int, Reply], None]) -> None:
         super().__init__(flow, index)
-        self._recorder = recorder
+        self._received: Callable[[int, Reply], None] | None = received
 
     def result(self, timeout: float | None = None) -> Any:
         """See `LazyResult.result`."""
-        output = super().result(timeout)
-        self._recorder.add("d", self._index, time.monotonic_ns())
-        self._recorder.flush()
-        return output
+        reply: Reply = super().result(timeout)
+        if self._received is not None:
+            self._received(self._index, reply)
+            self._received = None
+        return reply.output
 
 
 def _chunks(scheduler_output: SchedulerOutput) -> tuple[Chunk, ...]:

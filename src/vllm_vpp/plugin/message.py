@@ -1,6 +1,6 @@
-"""What the executor tells the ranks: which actions to run next, with the micro-batches they need.
+"""What the executor tells the ranks, and what the last stage's rank answers.
 
-Owns the records on the wire; they travel over vLLM's own message queue.
+Owns the records on the wire; they travel over vLLM's own message queues.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 from vllm_vpp.core.batch import Chunk
 from vllm_vpp.core.schedule import Action
 
-__all__ = ["Actions", "Step"]
+__all__ = ["Actions", "Reply", "Step", "Took"]
+
+
+class Took(NamedTuple):
+    """An action and its nanoseconds of compute."""
+
+    stage: int
+    micro_batch: int
+    lasted_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +44,13 @@ class Actions(NamedTuple):
     actions: tuple[Action, ...]
     steps: tuple[Step, ...]
     sampling: dict[int, tuple[bool, Any]]
+
+
+class Reply(NamedTuple):
+    """`output`: what vLLM's worker returns for the micro-batch.
+
+    `took`: actions of this rank whose durations became known since its last reply.
+    """
+
+    output: Any
+    took: tuple[Took, ...]

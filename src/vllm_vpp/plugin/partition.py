@@ -11,8 +11,7 @@ from vllm.config import VllmConfig
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.split import balanced_split
 from vllm_vpp.errors import ConfigError, UnsupportedError
-from vllm_vpp.plugin.log import logger
-from vllm_vpp.plugin.settings import Settings
+from vllm_vpp.plugin.settings import AUTO, Settings
 
 __all__ = ["ENV", "layers_per_stage"]
 
@@ -22,7 +21,7 @@ ENV = "VLLM_PP_LAYER_PARTITION"
 def layers_per_stage(config: VllmConfig, layout: Layout, settings: Settings) -> tuple[int, ...]:
     """Layers of each stage, in stage order.
 
-    The user's list (`layers`, else VLLM_PP_LAYER_PARTITION) wins if it is possible; else ranks are
+    The user's list (`split`, else VLLM_PP_LAYER_PARTITION) wins if it is possible; else ranks are
     balanced, the head counted at the size of a full micro-batch.
     """
     total = config.model_config.get_total_num_hidden_layers()
@@ -32,24 +31,14 @@ def layers_per_stage(config: VllmConfig, layout: Layout, settings: Settings) -> 
             f"has only {total} layers, one per stage is the least; use fewer ranks or sweeps"
         )
     starts = _allowed_starts(config, total)
-    given = settings.layers or _from_environment(layout)
+    given = settings.split if settings.split != AUTO else _from_environment(layout)
     if given is not None:
         split = tuple(given)
         _check(split, layout, total)
     else:
         split = balanced_split(layout, total, last_cost=_head_cost(config), starts=starts)
     _check_starts(split, starts)
-    logger.info(
-        "vpp: layout %s, layers per stage %s, ranks own %s layers",
-        layout.name,
-        split,
-        _owned(split, layout),
-    )
     return split
-
-
-def _owned(split: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
-    return tuple(sum(split[s] for s in layout.stages_of(rank)) for rank in range(layout.ranks))
 
 
 def _from_environment(layout: Layout) -> list[int] | None:

@@ -1,7 +1,8 @@
 """vLLM's scheduler, told that it feeds a pipeline.
 
 Owns a few differences from its parent, all by setting what the parent reads or overriding what it
-offers; never copies a method body. How large a chunk is comes from `core.chunking`.
+offers; never copies a method body. How large a chunk is comes from `core.chunking`, how much of the
+next prompt may follow a long one from `core.packing`, both by way of `pace`.
 """
 
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
 
-from vllm_vpp.core.chunking import View
-from vllm_vpp.plugin import engine_config
-from vllm_vpp.plugin.chunks import Limits, step_limits
+from vllm_vpp.core.chunking import View, heeds_load
+from vllm_vpp.plugin.chunks import Limits, Prompt, decode_budget, step_limits
+from vllm_vpp.plugin.pace import Pace
 
 __all__ = ["VPPScheduler"]
 
@@ -23,57 +25,108 @@ class VPPScheduler(Scheduler):
     """The stock scheduler for stages."""
 
     max_num_scheduled_tokens: int
+    max_num_running_reqs: int
+    running: list[Request]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # stage 0 learns of sampled tokens from the scheduler, also where P = 1 folds onto one rank
         self.use_pp = True
-        self._policy = engine_config.chunking_policy(self.vllm_config)
-        self._started_at: dict[str, int] = {}
+        self._pace = Pace.of(self.vllm_config)
+        self._version = self._pace.version
+        self._planned_from: dict[str, tuple[int, bool]] = {}
+        self._step = 0
 
     def has_requests(self) -> bool:
         """Whether a step could schedule anything.
 
-        When every running request is in flight with all its tokens and nothing waits, a step would
-        come out empty and take a place in the queue of batches; the engine waits for the oldest
-        result instead.
+        When every running request is in flight with all its tokens and nothing else may start, a
+        step would come out empty and take a place in the queue of batches; the engine waits for the
+        oldest result instead.
         """
         if not super().has_requests():
             return False
-        if self.waiting or self.has_finished_requests() or not self.running:
+        if self.has_finished_requests() or not self.running:
             return True
-        return any(map(_left, self.running))
+        if not self.waiting and not any(map(_left, self.running)):
+            return False
+        return not self._limits().nothing
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """The parent's step, within the limits of the chunking policy if there is one."""
-        if self._policy is None:
-            return super().schedule(*args, **kwargs)
-        with self._within(self._limits()):
+        """The parent's step, within the limits of chunking policy and packing."""
+        limits = self._limits()
+        with self._within(limits), self._holding_back(limits.decodes):
             output = super().schedule(*args, **kwargs)
-        for request in output.scheduled_new_reqs:
-            self._started_at[request.req_id] = request.num_computed_tokens
-        for name in output.finished_req_ids:
-            self._started_at.pop(name, None)
+        self._note(output)
         return output
 
+    def _note(self, output: SchedulerOutput) -> None:
+        """Remember where prompts began and which end in this step."""
+        self._step += 1
+        scheduled = output.num_scheduled_tokens
+        for new in output.scheduled_new_reqs:
+            self._planned_from[new.req_id] = new.num_computed_tokens, False
+        for name in output.finished_req_ids:
+            self._planned_from.pop(name, None)
+            if self._pace.packing is not None:
+                self._pace.packing.forget(name)
+        self._pace.ending = {
+            name
+            for name in scheduled
+            if (request := self.requests.get(name)) is not None
+            and request.num_output_tokens == 0
+            and _left(request) <= 0
+        }
+
     def _limits(self) -> Limits:
-        assert self._policy is not None
+        if self._pace.version != self._version:
+            self._plan_anew()
+        policy, packing = self._pace.policy, self._pace.packing
+        maximum = self.scheduler_config.max_num_batched_tokens
+        if policy is None and not (packing and packing.watches):
+            return Limits(maximum, None)
         running = [r for r in self.running if _left(r)]
-        decodes = sum(_decodes(r) for r in running)
-        views = (
-            self._view(r) for r in chain((r for r in running if not _decodes(r)), self.waiting)
-        )
-        return step_limits(
-            self._policy, views, decodes, self.scheduler_config.max_num_batched_tokens
-        )
+        decodes = sum(map(_decodes, running))
+        budget = decode_budget(policy, decodes, self._step)
+        load = self._load() if heeds_load(policy) else {}
+        coming = chain((r for r in running if not _decodes(r)), self.waiting)
+        prompts = (Prompt(r.request_id, self._view(r)._replace(**load)) for r in coming)
+        limits = step_limits(policy, prompts, budget, maximum)
+        if packing is None or limits.first is None:
+            return limits
+        room = packing.room(limits.first, self.block_size)
+        alone = packing.begun(limits.first.request)
+        return limits.at_most(room, budget) if alone or room < limits.first.tokens else limits
+
+    def _load(self) -> dict[str, Any]:
+        """What some policies look at: prompt tokens yet to be scheduled, free KV cache."""
+        everyone = chain(self.running, self.waiting)
+        return {
+            "waiting": sum(max(r.num_prompt_tokens - r.num_computed_tokens, 0) for r in everyone),
+            "free_fraction": 1.0 - self.kv_cache_manager.usage,
+        }
+
+    def _plan_anew(self) -> None:
+        """Another policy is in force: it plans the chunks still to come of prompts under way."""
+        self._version = self._pace.version
+        for request in self.running:
+            if request.request_id in self._planned_from and not request.num_output_tokens:
+                self._planned_from[request.request_id] = request.num_computed_tokens, True
 
     def _view(self, request: Any) -> View:
         """A prompt that is not computed yet; a waiting one starts after its cached blocks."""
-        start = self._started_at.get(request.request_id)
         prefix = request.num_computed_tokens
-        if start is None:
-            start = prefix = prefix or self._cached_tokens(request)
-        return View(prefix, request.num_tokens, 1, min(start, prefix), self.block_size, decodes=0)
+        if request.request_id not in self._planned_from:
+            prefix = prefix or self._cached_tokens(request)
+        start, begun = self._planned_from.get(request.request_id, (prefix, False))
+        return View(
+            prefix,
+            request.num_tokens,
+            1,
+            start=min(start, prefix),
+            block=self.block_size,
+            begun=begun,
+        )
 
     def _cached_tokens(self, request: Any) -> int:
         manager = self.kv_cache_manager
@@ -89,11 +142,32 @@ class VPPScheduler(Scheduler):
         config = self.scheduler_config
         saved = self.max_num_scheduled_tokens, config.long_prefill_token_threshold
         self.max_num_scheduled_tokens = min(limits.step, saved[0])
-        config.long_prefill_token_threshold = limits.request
+        if limits.request is not None:
+            config.long_prefill_token_threshold = limits.request
         try:
             yield
         finally:
             self.max_num_scheduled_tokens, config.long_prefill_token_threshold = saved
+
+    @contextmanager
+    def _holding_back(self, decodes: int | None) -> Iterator[None]:
+        """Let at most so many running decodes be seen by the parent; the others keep their turn."""
+        running = [r for r in self.running if _left(r) and _decodes(r)]
+        if decodes is None or len(running) <= decodes:
+            yield
+            return
+        kept_back = {r.request_id for r in running[decodes:]}
+        everyone, most = self.running, self.max_num_running_reqs
+        self.running = [r for r in everyone if r.request_id not in kept_back]
+        self.max_num_running_reqs = most - len(kept_back)
+        try:
+            yield
+        finally:
+            before = {r.request_id for r in everyone}
+            still = {r.request_id for r in self.running} | kept_back
+            new = [r for r in self.running if r.request_id not in before]
+            self.running = [r for r in everyone if r.request_id in still] + new
+            self.max_num_running_reqs = most
 
 
 def _left(request: Any) -> int:

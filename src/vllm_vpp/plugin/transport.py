@@ -92,6 +92,7 @@ class StageGroup:
         self.ranks = list(range(self.world_size))
         self.arrival: Arrival | None = None
         self.sent_ns: int | None = None
+        self.on_send: Callable[[int], None] | None = None
         self.runner: Any = None
 
     @property
@@ -120,6 +121,8 @@ class StageGroup:
         """Hand the output to the next stage without waiting."""
         assert dst is None, "a stage sends to the next one only"
         self.sent_ns = time.monotonic_ns()
+        if self.on_send is not None:
+            self.on_send(self.sent_ns)
         outputs = {k: self._owned(value) for k, value in tensor_dict.items()}
         return self._transport.send(self.rank_in_group + 1, outputs, options)
 

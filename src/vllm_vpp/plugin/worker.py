@@ -16,8 +16,11 @@ from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from vllm_vpp.errors import UnsupportedError
 from vllm_vpp.plugin import engine_config, partition
+from vllm_vpp.plugin.board import Board
+from vllm_vpp.plugin.clock import Clock
 from vllm_vpp.plugin.log import logger
-from vllm_vpp.plugin.message import Actions, Step
+from vllm_vpp.plugin.message import Actions, Reply, Step
+from vllm_vpp.plugin.meter import RankMeter
 from vllm_vpp.plugin.recorder import Recorder
 from vllm_vpp.plugin.stage import Stage, divide_memory
 from vllm_vpp.plugin.transport import Transport
@@ -49,7 +52,6 @@ class StageHost:
         super().init_device()  # type: ignore[misc]  # the platform's class comes next in the order
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
-        assert self.settings.layers is not None
         os.environ[partition.ENV] = ",".join(map(str, self.settings.layers))
         graphs = self.vllm_config.compilation_config.cudagraph_mode not in (
             None,
@@ -61,7 +63,10 @@ class StageHost:
         self.model_runner = self._last.worker.model_runner
         self.steps: dict[int, deque[Step]] = {stage: deque() for stage in self.stages}
         self.recorder = self._recorder()
+        self.clock = Clock(self.device)
+        self.meter = self._meter()
         self._owned = frozenset(self.stages)
+        self._replies = self.layout.stages - 1 in self._owned
 
     @property
     def _last(self) -> Stage:
@@ -72,6 +77,15 @@ class StageHost:
         rank = self.transport.rank
         header = {"rank": rank, "ranks": self.layout.ranks, "sweeps": self.layout.sweeps}
         return Recorder(self.settings.trace_dir if first else None, f"rank{rank}", header)
+
+    def _meter(self) -> RankMeter:
+        """One rank of the tensor-parallel group counts for all."""
+        first = parallel_state.get_tp_group().rank_in_group == 0
+        meter = RankMeter(Board.join(self.vllm_config) if first else None, self.transport.rank)
+        for stage, group in self.transport.groups.items():
+            if not (group.is_last_rank or self.layout.enters_by_turn(stage + 1)):
+                group.on_send = meter.sender(stage + 1)
+        return meter
 
     def load_model(self, **options: Any) -> None:
         """Load the layers of every stage."""
@@ -140,7 +154,7 @@ class StageHost:
             os._exit(0)
 
     def vpp_run(self, message: Actions) -> Any:
-        """Run this rank's actions in order; returns the output of the last stage if it ran.
+        """Run this rank's actions in order; returns a `Reply` if the last stage was among them.
 
         A rank that fails without being the one that replies ends its process, so that vLLM's
         monitor reports the failure at once instead of leaving the others to wait for a transfer.
@@ -148,7 +162,7 @@ class StageHost:
         try:
             return self._run(message)
         except Exception:
-            if self.layout.stages - 1 in self.stages and message.sampling:
+            if self._replies and message.sampling:
                 raise
             logger.exception("vpp: rank %d failed; its process ends", self.transport.rank)
             raise SystemExit(1) from None
@@ -167,7 +181,9 @@ class StageHost:
         self.recorder.add("m", started, time.monotonic_ns(), ran)
         if message.sampling:
             self.recorder.flush()
-        return output
+        if self._replies and message.sampling:
+            return Reply(output, self.clock.take())
+        return None
 
     def _run_stage(self, stage: Stage, index: int, message: Actions) -> Any:
         step = self.steps[stage.index].popleft()
@@ -182,12 +198,17 @@ class StageHost:
         if step.tokens and stage.index:
             arrival = self.transport.links[stage.index].take()
         start = time.monotonic_ns()
+        began = self.clock.begin() if self._replies and step.tokens else None
         output = stage.run(scheduler_output, arrival)
         if stage.group.is_last_rank:
             samples, grammar = message.sampling[index]
             if samples:
                 output = stage.sample(grammar)
         end = time.monotonic_ns()
+        if began is not None:
+            self.clock.end(began, stage.index, index)
+        if step.tokens:
+            self.meter.ran(stage.index, (asked, start, end), arrival)
         if self.recorder.enabled and step.tokens:
             self.recorder.add("c", stage.index, index, start, end)
             if arrival is not None and arrival.posted_ns is not None:

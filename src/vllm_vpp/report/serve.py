@@ -31,7 +31,7 @@ def serve_line(
         vpp: dict[str, Any] = {"layout": layout.kind.value}
         if layout.sweeps > 2:
             vpp["sweeps"] = layout.sweeps
-        vpp["layers"] = list(split)
+        vpp["split"] = list(split)
         vpp["cost"] = _rounded(law)
         if spec["policy"] != "fixed":
             vpp["chunking"] = spec

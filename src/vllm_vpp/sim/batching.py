@@ -2,8 +2,8 @@
 
 Mirrors vllm.v1.core.sched.scheduler.Scheduler as far as timing goes: running decodes first, one
 token each; then prompts in order, the chunk of the first one sized by the policy, the rest of that
-size left to the prompts behind it; a prompt has several chunks in flight, a decode one token.
-Leaves KV blocks and preemption out.
+size left to the prompts behind it; a prompt has several chunks in flight, a decode one token. What
+may follow a long prompt is up to `core.packing`. Leaves KV blocks and preemption out.
 """
 
 from bisect import insort
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from vllm_vpp.core.batch import Chunk
-from vllm_vpp.core.chunking import Policy, View, fit
+from vllm_vpp.core.batch import Chunk, MicroBatch
+from vllm_vpp.core.chunking import Policy, View, fit, heeds_load
+from vllm_vpp.core.packing import Packing
 from vllm_vpp.sim.request import Request
 
 __all__ = ["Batcher", "Progress"]
@@ -55,12 +56,18 @@ class Batcher:
     block: int
     sharing: bool
     max_requests: int
+    packing: Packing | None
     all: dict[str, Progress] = field(init=False, default_factory=dict)
     _coming: list[tuple[int, int, str]] = field(init=False, default_factory=list)
     _followers: dict[str, list[Request]] = field(init=False, default_factory=dict)
     _prefill: list[tuple[tuple[int, int, int], str]] = field(init=False, default_factory=list)
     _decode: list[tuple[tuple[int, int, int], str]] = field(init=False, default_factory=list)
     _running: set[str] = field(init=False, default_factory=set)
+    _waiting: int = field(init=False, default=0)
+    _heeds_load: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._heeds_load = heeds_load(self.policy)
 
     def add(self, requests: Sequence[Request]) -> None:
         """Take requests in; each one waits for its arrival, or for the one it comes after."""
@@ -82,10 +89,13 @@ class Batcher:
         while self._coming and self._coming[0][0] <= now_ns:
             progress = self.all[heappop(self._coming)[2]]
             insort(self._prefill, (progress.place, progress.request.name))
-        decoding = self._decode[: self.limit]
-        del self._decode[: self.limit]
-        chunks = [self._decode_chunk(self.all[name]) for _, name in decoding]
-        chunks += self._prompt_chunks(self.limit - len(chunks))
+        chunks: list[Chunk] = []
+        if self._decode:
+            decoding = self._decode[: self.limit]
+            del self._decode[: self.limit]
+            chunks = [self._decode_chunk(self.all[name]) for _, name in decoding]
+        if self._prefill:
+            chunks += self._prompt_chunks(self.limit - len(chunks))
         return tuple(chunks) or None
 
     def _decode_chunk(self, progress: Progress) -> Chunk:
@@ -95,22 +105,34 @@ class Batcher:
     def _prompt_chunks(self, room: int) -> list[Chunk]:
         chunks: list[Chunk] = []
         allowance: int | None = None
-        for _, name in list(self._prefill):
+        self._waiting = self._load() if self._heeds_load else 0
+        waiting, at = self._prefill, 0
+        while at < len(waiting):
+            name = waiting[at][1]
             progress = self.all[name]
             if room <= 0 or not (name in self._running or len(self._running) < self.max_requests):
                 break
             view = self._view(progress, room if allowance is None else allowance)
             wanted = self.policy.size(view)
             size = fit(wanted, view)  # what `next_chunk` says
+            if allowance is None and self.packing is not None:
+                room = self.packing.room(Chunk(name, progress.computed, size), self.block)
+                if not room:
+                    break
+                if room < size:
+                    wanted, size = room, fit(room, view)
             if allowance is None:
-                allowance = min(wanted, room)
+                alone = self.packing is not None and self.packing.begun(name)
+                allowance = size if alone else min(wanted, view.limit)
             allowance -= size
             room = allowance
             chunks.append(Chunk(name, progress.computed, size))
             progress.computed += size
             self._running.add(name)
-            if progress.prefilled:
-                self._prefill.remove((progress.place, name))
+            if progress.computed >= progress.request.prompt:
+                del waiting[at]
+            else:
+                at += 1
             if not self.sharing:
                 break
         return chunks
@@ -118,12 +140,30 @@ class Batcher:
     def _view(self, progress: Progress, limit: int) -> View:
         request = progress.request
         return View(
-            progress.computed, request.prompt, limit, start=request.cached, block=self.block
+            progress.computed,
+            request.prompt,
+            limit,
+            start=request.cached,
+            block=self.block,
+            waiting=self._waiting,
         )
 
-    def finish(self, chunks: tuple[Chunk, ...], end_ns: int) -> None:
+    def _load(self) -> int:
+        """Prompt tokens not scheduled yet, of all requests that have arrived."""
+        mine = (self.all[name] for _, name in self._prefill)
+        return sum(progress.request.prompt - progress.computed for progress in mine)
+
+    def submitted(self, micro_batch: MicroBatch) -> None:
+        """Note that a micro-batch is on its way."""
+        if self.packing is not None:
+            ending = {c.request for c in micro_batch.chunks if self.all[c.request].prefilled}
+            self.packing.submitted(micro_batch, ending)
+
+    def finish(self, micro_batch: MicroBatch, end_ns: int) -> None:
         """Note that a micro-batch is done: tokens come out, decodes go on, followers arrive."""
-        for name, prefix, tokens in chunks:
+        if self.packing is not None:
+            self.packing.finished(micro_batch.index)
+        for name, prefix, tokens in micro_batch.chunks:
             progress = self.all[name]
             if prefix + tokens < progress.request.prompt:
                 continue

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
+from vllm_vpp.core.cost import RowCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.metrics import measure
 from vllm_vpp.core.split import balanced_split
@@ -101,7 +102,7 @@ class Breakdown:
     imbalance: float
 
     @classmethod
-    def of(cls, run: Run, cost: Splittable) -> "Breakdown":
+    def of(cls, run: Run, cost: RowCost) -> "Breakdown":
         """Of a single prompt's run."""
         metrics = measure(run.timeline())
         count = len(metrics.ranks)

@@ -54,10 +54,10 @@ class Machine:
     latency: float
     per_token: float
 
-    def run(self, method: str, prompt: int, chunk: int, *, blocking: bool) -> Run:
-        """Simulate cpp, dcpp or vpp (async order) on two ranks."""
+    def setup(self, method: str, chunk: int, *, blocking: bool) -> Setup:
+        """cpp, dcpp or vpp (async order) on two ranks."""
         layout = Layout(2, 2 if method == "vpp" else 1)
-        setup = Setup(
+        return Setup(
             layout=layout,
             cost=StageCost.by_layers(self.law, [1] * layout.stages),
             policy=make_policy(_chunking(method, chunk), law=self.law, ranks=2),
@@ -71,7 +71,10 @@ class Machine:
                 blocking=blocking,
             ),
         )
-        return simulate(at_once([prompt]), setup)
+
+    def run(self, method: str, prompt: int, chunk: int, *, blocking: bool) -> Run:
+        """Simulate one prompt."""
+        return simulate(at_once([prompt]), self.setup(method, chunk, blocking=blocking))
 
     def seconds(self, method: str, prompt: int, chunk: int) -> float:
         """Makespan; sends block for cpp and dcpp, and for vpp in the share not overlapped."""

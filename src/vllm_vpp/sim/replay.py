@@ -43,13 +43,16 @@ class _Recorded:
     def next_arrival(self) -> int | None:
         return None
 
-    def finish(self, chunks: tuple[Chunk, ...], end_ns: int) -> None:
-        self._done.update((c.request, c.prefix + c.tokens) for c in chunks)
+    def submitted(self, micro_batch: MicroBatch) -> None:
+        pass
+
+    def finish(self, micro_batch: MicroBatch, end_ns: int) -> None:
+        self._done.update((c.request, c.prefix + c.tokens) for c in micro_batch.chunks)
 
 
 def replay(timeline: Timeline, setup: Setup) -> Run:
     """Simulate the timeline's micro-batches; `setup.policy` is not asked."""
-    placed, batches = run_source(setup, _Recorded(timeline.micro_batches))
+    placed, batches = run_source(setup, _Recorded(timeline.micro_batches), setup.dispatcher())
     return Run(setup=setup, placed=tuple(placed), micro_batches=tuple(batches), requests=())
 
 

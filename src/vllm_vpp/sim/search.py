@@ -13,12 +13,11 @@ from itertools import accumulate, product
 from typing import Any
 
 from vllm_vpp.core.chunking import chunk_plan, make_policy
-from vllm_vpp.core.cost import QuadraticCost
+from vllm_vpp.core.cost import Law, RowCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.sim.links import Links
 from vllm_vpp.sim.request import at_once
 from vllm_vpp.sim.simulate import Run, Setup, simulate
-from vllm_vpp.sim.splittable import Splittable
 
 __all__ = ["Candidate", "Family", "Pipeline", "best_of", "lower_bound"]
 
@@ -41,11 +40,14 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Everything but the chunking. `limit`: most tokens of a micro-batch."""
+    """Everything but the chunking. `limit`: most tokens of a micro-batch.
+
+    With a law that is not quadratic, ramps are what the engine calls hybrid.
+    """
 
     layout: Layout
-    cost: Splittable
-    law: QuadraticCost
+    cost: RowCost
+    law: Law
     links: Links
     gap: float = 0.0
     host: float = 0.0
@@ -96,9 +98,12 @@ def lower_bound(layout: Layout, times: Sequence[float]) -> float:
     return max(folded, through)
 
 
-def best_of(pipeline: Pipeline, family: Family, prompt: int) -> Candidate:
-    """The best chunking of a family for a prompt that has the pipeline to itself."""
-    search = _Search(pipeline, prompt, _ACTIONS[family])
+def best_of(pipeline: Pipeline, family: Family, prompt: int, *, effort: float = 1.0) -> Candidate:
+    """The best chunking of a family for a prompt that has the pipeline to itself.
+
+    `effort`: share of the usual number of actions to simulate.
+    """
+    search = _Search(pipeline, prompt, round(_ACTIONS[family] * effort))
     best = float("inf")
     for ranked in _by_bound(pipeline, prompt, _specs(family, prompt, pipeline)):
         found = search.try_one(ranked, best)
@@ -161,7 +166,11 @@ class _Search:
     pipeline: Pipeline
     prompt: int
     actions: int
+    effort: int = field(init=False)
     tried: dict[tuple[int, ...], Candidate] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.effort = self.actions
 
     @property
     def best(self) -> Candidate:
@@ -187,7 +196,7 @@ class _Search:
         for candidate in sorted(self.tried.values(), key=_quality):
             starts.setdefault(candidate.spec["peak"], candidate)
         for start in list(starts.values())[:_STARTS]:
-            self.actions = _ACTIONS["ramp"] // _STARTS
+            self.actions = self.effort // _STARTS
             self._climb(start)
 
     def _climb(self, at: Candidate) -> None:

@@ -18,6 +18,7 @@ from vllm_vpp.core.cost import CostModel
 from vllm_vpp.core.dispatch import Dispatcher, Placed
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.order import Order
+from vllm_vpp.core.packing import Packing
 from vllm_vpp.core.schedule import Schedule
 from vllm_vpp.core.timeline import Timeline
 from vllm_vpp.errors import InputError
@@ -39,6 +40,7 @@ class Setup:
     default one more than stages. limit: most tokens of a micro-batch. block: tokens of a KV block.
     gap: seconds a rank needs before each action (dispatch). host: seconds the engine needs to form
     and submit a micro-batch. sharing: whether a micro-batch may hold chunks of several prompts.
+    packing: whether the next prompt may follow while a long one drains (`core.packing`).
     """
 
     layout: Layout
@@ -52,6 +54,7 @@ class Setup:
     gap: float = 0.0
     host: float = 0.0
     sharing: bool = True
+    packing: bool = True
     max_requests: int = 1 << 30
 
     def __post_init__(self) -> None:
@@ -71,6 +74,12 @@ class Setup:
             gap=self.gap,
             uniform=True,
         )
+
+    def packing_on(self, dispatcher: Dispatcher) -> Packing | None:
+        """The packing rule; None where it never says no (stages in one line cannot overtake)."""
+        if self.packing and self.layout.sweeps == 1:
+            return None
+        return Packing(dispatcher, enabled=self.packing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,16 +143,18 @@ def simulate(requests: Sequence[Request], setup: Setup) -> Run:
     """Run all requests to their end. Raises InputError when there are none."""
     if not requests:
         raise InputError("requests: none; give at least one")
+    dispatcher = setup.dispatcher()
     batcher = Batcher(
         policy=setup.policy,
         limit=setup.limit,
         block=setup.block,
         sharing=setup.sharing,
         max_requests=setup.max_requests,
+        packing=setup.packing_on(dispatcher),
     )
     batcher.add(requests)
     with _collector_paused():
-        placed, batches = run_source(setup, batcher)
+        placed, batches = run_source(setup, batcher, dispatcher)
     return Run(
         setup=setup,
         placed=tuple(placed),
@@ -175,14 +186,19 @@ class Source(Protocol):
         """When something will arrive that `next` does not know of yet."""
         ...
 
-    def finish(self, chunks: tuple[Chunk, ...], end_ns: int) -> None:
+    def submitted(self, micro_batch: MicroBatch) -> None:
+        """Note that the dispatcher has it."""
+        ...
+
+    def finish(self, micro_batch: MicroBatch, end_ns: int) -> None:
         """Note the end of a micro-batch."""
         ...
 
 
-def run_source(setup: Setup, source: Source) -> tuple[list[Placed], list[MicroBatch]]:
-    """Actions in virtual order, and the micro-batches."""
-    dispatcher = setup.dispatcher()
+def run_source(
+    setup: Setup, source: Source, dispatcher: Dispatcher
+) -> tuple[list[Placed], list[MicroBatch]]:
+    """Actions in virtual order, and the micro-batches; `dispatcher` is a fresh one."""
     depth = setup.layout.depth() if setup.depth is None else setup.depth
     host_ns = round(setup.host * _NS)
     placed: list[Placed] = []
@@ -196,6 +212,7 @@ def run_source(setup: Setup, source: Source) -> tuple[list[Placed], list[MicroBa
                 now_ns += host_ns
                 batches.append(MicroBatch(len(batches), chunks))
                 dispatcher.submit(batches[-1], now_ns)
+                source.submitted(batches[-1])
                 flight.append(batches[-1].index)
                 continue
         arrival_ns = source.next_arrival() if len(flight) < depth else None
@@ -208,7 +225,7 @@ def run_source(setup: Setup, source: Source) -> tuple[list[Placed], list[MicroBa
         end_ns = dispatcher.end_ns(flight[0])
         if end_ns is not None and (arrival_ns is None or end_ns <= arrival_ns):
             dispatcher.retire(flight[0])
-            source.finish(batches[flight.popleft()].chunks, end_ns)
+            source.finish(batches[flight.popleft()], end_ns)
             now_ns = max(now_ns, end_ns)
         else:
             assert arrival_ns is not None

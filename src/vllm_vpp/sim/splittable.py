@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
-from vllm_vpp.core.cost import QuadraticCost
+from vllm_vpp.core.cost import QuadraticCost, RowCost
 
 __all__ = ["LayerCosts", "Splittable", "law_of", "whole_seconds"]
 
@@ -47,7 +47,7 @@ class Splittable(Protocol):
         ...
 
 
-def whole_seconds(cost: Splittable, tokens: int, prefix: int) -> float:
+def whole_seconds(cost: RowCost, tokens: int, prefix: int) -> float:
     """Seconds of one chunk over all stages."""
     return sum(cost.times(MicroBatch(0, (Chunk("r", prefix, tokens),))))
 

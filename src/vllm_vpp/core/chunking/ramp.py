@@ -1,7 +1,9 @@
 """Ramp chunks: small at both ends, so that fill and drain of a V shrink, large in between.
 
-Owns the construction of docs/theory.md (7): `up` growing chunks, equal chunks of about `peak`
-tokens, then `down` chunks whose times fall by equal steps, m e, ..., 2 e, e.
+Owns the construction of docs/theory.md (7): `up` growing chunks, chunks of about `peak` tokens
+whose times grow linearly (theory 4), then `down` chunks whose times fall by equal steps, m e, ...,
+2 e, e. Where the law is quadratic, the chunks in between are equal; for any other law their
+boundaries are chosen such that the times are in line.
 """
 
 from dataclasses import dataclass
@@ -9,9 +11,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 from vllm_vpp.core.chunking.view import View, next_of_plan
-from vllm_vpp.core.cost import QuadraticCost
+from vllm_vpp.core.cost import Law, QuadraticCost
 
-__all__ = ["Ramp"]
+__all__ = ["Hybrid", "Ramp"]
 
 _HALVINGS = 60
 
@@ -20,7 +22,7 @@ _HALVINGS = 60
 class Ramp:
     """`multiple`: boundaries are multiples of max(block, multiple)."""
 
-    law: QuadraticCost
+    law: Law
     peak: int
     down: int = 4
     up: int = 1
@@ -28,14 +30,26 @@ class Ramp:
 
     def size(self, view: View) -> int:
         """Tokens wanted."""
-        return next_of_plan(_ramp_plan(self, view.start, view.length, view.block), view)
+        plan = _ramp_plan(self, view.start, view.length, view.block, view.begun)
+        return next_of_plan(plan, view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hybrid(Ramp):
+    """A ramp whose law may have any shape, for models whose chunk times do not grow linearly.
+
+    `threshold`: relative error of the law on the newest chunks beyond which whoever measures them
+    fits it anew, and has the chunks still to come planned anew.
+    """
+
+    threshold: float = 0.05
 
 
 @lru_cache(maxsize=4096)
-def _ramp_plan(policy: Ramp, start: int, length: int, block: int) -> tuple[int, ...]:
+def _ramp_plan(policy: Ramp, start: int, length: int, block: int, begun: bool) -> tuple[int, ...]:
     law, peak, down = policy.law, policy.peak, policy.down
     ramp_from = _ramp_start(policy, start, length)
-    ends = _up_and_flat(policy, start, ramp_from)
+    ends = _up_and_flat(policy, start, ramp_from, 0 if begun else policy.up)
     if down:
         step = 2 * (law.work(length) - law.work(ramp_from)) / (down * (down + 1))
         at = ramp_from
@@ -65,9 +79,9 @@ def _ramp_start(policy: Ramp, start: int, length: int) -> float:
     return low
 
 
-def _up_and_flat(policy: Ramp, start: int, until: float) -> list[float]:
-    """Ends of the growing and of the equal chunks, in [start, until]."""
-    growing = [policy.peak * j / (policy.up + 1) for j in range(1, policy.up + 1)]
+def _up_and_flat(policy: Ramp, start: int, until: float, up: int) -> list[float]:
+    """Ends of the growing and of the flat chunks, in [start, until]."""
+    growing = [policy.peak * j / (up + 1) for j in range(1, up + 1)]
     if sum(growing) > until - start:
         growing = []
     ends: list[float] = []
@@ -76,4 +90,24 @@ def _up_and_flat(policy: Ramp, start: int, until: float) -> list[float]:
         at += size
         ends.append(at)
     count = max(1, round((until - at) / policy.peak))
-    return [*ends, *(at + (until - at) * k / count for k in range(1, count + 1))]
+    equal = [at + (until - at) * k / count for k in range(count + 1)]
+    return [*ends, *_in_line(policy.law, equal)[1:]]
+
+
+def _in_line(law: Law, ends: list[float]) -> list[float]:
+    """Boundaries of as many chunks whose times grow linearly, about as steeply as those given."""
+    count = len(ends) - 1
+    if isinstance(law, QuadraticCost) or count < 3:
+        return ends
+    work = [law.work(end) for end in ends]
+    times = [after - before for before, after in pairwise(work)]
+    middle = (count - 1) / 2
+    squares = count * (count * count - 1) / 12
+    slope = sum((k - middle) * time for k, time in enumerate(times)) / squares
+    mean = (work[-1] - work[0]) / count
+    if mean <= abs(slope) * middle:
+        return ends
+    moved = [ends[0]]
+    for k in range(count):
+        moved.append(moved[-1] + law.tokens_within(mean + slope * (k - middle), moved[-1]))
+    return moved

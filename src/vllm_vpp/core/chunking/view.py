@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-__all__ = ["Policy", "View", "fit", "next_of_plan"]
+__all__ = ["Policy", "View", "fit", "heeds_load", "next_of_plan"]
 
 
 class View(NamedTuple):
     """One prompt at one scheduler step, all in tokens.
 
     prefix: computed so far. length: of the prompt. start: where its computation began (cached
-    tokens). limit: most tokens that this step can still take. block: size of a KV-cache block.
-    waiting: prompt tokens of the requests behind this one. decodes: decode steps running.
-    free_fraction: share of the KV cache that is free.
+    tokens), or where its chunks were planned anew, and then begun is set: chunks before it are on
+    their way. limit: most tokens that this step can still take. block: size of a KV-cache block.
+    waiting: prompt tokens yet to be computed, of all requests. free_fraction: share of the KV cache
+    that is free.
     """
 
     prefix: int
@@ -26,17 +27,25 @@ class View(NamedTuple):
     limit: int
     start: int = 0
     block: int = 16
+    begun: bool = False
     waiting: int = 0
-    decodes: int = 0
     free_fraction: float = 1.0
 
 
 class Policy(Protocol):
-    """Picks the next chunk. Pure: equal views, equal answers."""
+    """Picks the next chunk. Pure: equal views, equal answers.
+
+    A policy whose `heeds_load` is true looks at `waiting` and `free_fraction` (see `heeds_load`).
+    """
 
     def size(self, view: View) -> int:
         """Tokens wanted for the next chunk, at least 1; `fit` makes it fit."""
         ...
+
+
+def heeds_load(policy: Policy | None) -> bool:
+    """Whether a policy wants `waiting` and `free_fraction`: they cost a walk over all requests."""
+    return bool(getattr(policy, "heeds_load", False))
 
 
 def fit(size: int, view: View) -> int:

@@ -1,0 +1,145 @@
+"""Live numbers on vLLM's own `/metrics`.
+
+Owns the metrics' names and what they are made of. Loaded by vLLM as a stat logger plugin in its
+front end; there it registers a collector that reads the engine's `Board` when somebody asks. Does
+nothing for an engine without `vpp`.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from vllm.config import VllmConfig
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from vllm_vpp.plugin import engine_config
+from vllm_vpp.plugin.board import Board, RankNumbers
+from vllm_vpp.plugin.log import logger
+
+__all__ = ["VPPStatLogger"]
+
+_WINDOW = 10.0  # seconds, at least, that the bubble ratio looks back
+_ENGINE = (
+    ("active_seconds", "active", "Seconds with micro-batches in flight."),
+    ("chunks", "chunks", "Chunks of prompts scheduled."),
+    ("chunk_tokens", "chunk_tokens", "Tokens in them."),
+    ("replans", "replans", "Times that chunks were planned anew."),
+)
+_RANK = (
+    ("rank_busy_seconds", "busy", "Seconds that a rank ran actions."),
+    ("rank_input_wait_seconds", "waiting", "Seconds that a rank waited for input."),
+    (
+        "rank_exposed_communication_seconds",
+        "exposed",
+        "Seconds of them with the transfer under way.",
+    ),
+    ("rank_actions", "actions", "Actions that a rank ran."),
+)
+
+
+class _Engine:
+    """One engine's board, and where its numbers stood at least a window ago."""
+
+    def __init__(self, name: str, board: Board) -> None:
+        self.name, self.board = name, board
+        self._marks = [self._mark()]
+
+    def _mark(self) -> tuple[float, float, list[RankNumbers]]:
+        ranks = [self.board.rank(rank) for rank in range(self.board.ranks)]
+        return time.monotonic(), self.board.engine().active, ranks
+
+    def bubbles(self) -> list[float | None]:
+        """Bubble ratio of each rank over the last window or two; None where nothing ran."""
+        now = self._mark()
+        while len(self._marks) > 1 and now[0] - self._marks[1][0] >= _WINDOW:
+            self._marks.pop(0)
+        if now[0] - self._marks[-1][0] >= _WINDOW:
+            self._marks.append(now)
+        _, active, ranks = self._marks[0]
+        lasted = now[1] - active
+        if lasted <= 0:
+            return [None] * len(ranks)
+        pairs = zip(now[2], ranks, strict=True)
+        return [min(max(1 - (b.busy - a.busy) / lasted, 0.0), 1.0) for b, a in pairs]
+
+
+class _Collector:
+    """All engines of this process."""
+
+    def __init__(self) -> None:
+        self.engines: list[_Engine] = []
+
+    def describe(self) -> list[Metric]:
+        """Nothing: names are known once an engine runs."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Metrics of all engines; every name begins with vllm:vpp_."""
+        for engine in self.engines:
+            yield from _engine_metrics(engine)
+            yield from _rank_metrics(engine)
+
+
+def _engine_metrics(engine: _Engine) -> Iterator[Metric]:
+    numbers = engine.board.engine()
+    for name, field, text in _ENGINE:
+        counter = CounterMetricFamily(f"vllm:vpp_{name}", text, labels=["engine"])
+        counter.add_metric([engine.name], getattr(numbers, field))
+        yield counter
+    for name, value, text in (
+        ("in_flight", numbers.in_flight, "Micro-batches in flight."),
+        ("cost_model_error", numbers.model_error, "Relative error of the cost law's shape."),
+    ):
+        gauge = GaugeMetricFamily(f"vllm:vpp_{name}", text, labels=["engine"])
+        gauge.add_metric([engine.name], value)
+        yield gauge
+
+
+def _rank_metrics(engine: _Engine) -> Iterator[Metric]:
+    ranks = range(engine.board.ranks)
+    for name, field, text in _RANK:
+        counter = CounterMetricFamily(f"vllm:vpp_{name}", text, labels=["engine", "rank"])
+        for rank in ranks:
+            counter.add_metric([engine.name, str(rank)], getattr(engine.board.rank(rank), field))
+        yield counter
+    gauge = GaugeMetricFamily(
+        "vllm:vpp_rank_bubble_ratio",
+        "Share of the last seconds with micro-batches in flight that a rank did not compute.",
+        labels=["engine", "rank"],
+    )
+    for rank, bubble in zip(ranks, engine.bubbles(), strict=True):
+        if bubble is not None:
+            gauge.add_metric([engine.name, str(rank)], bubble)
+    yield gauge
+
+
+_COLLECTOR: _Collector | None = None
+
+
+class VPPStatLogger(StatLoggerBase):
+    """Registers the engine's board once the engine runs; takes nothing from vLLM's own stats."""
+
+    def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
+        self._config = vllm_config
+        self._index = engine_index
+        self._shown = not engine_config.wants_vpp(vllm_config.additional_config)
+
+    def record(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to take over."""
+
+    def log_engine_initialized(self) -> None:
+        """Show the engine's numbers from now on."""
+        global _COLLECTOR  # noqa: PLW0603 - Prometheus' registry is global, too
+        if self._shown:
+            return
+        self._shown = True
+        board = Board.join(self._config, self._index)
+        if board is None:
+            logger.warning("vpp: no live metrics: the engine is not on this machine")
+            return
+        if _COLLECTOR is None:
+            _COLLECTOR = _Collector()
+            REGISTRY.register(_COLLECTOR)
+        _COLLECTOR.engines.append(_Engine(str(self._index), board))
