@@ -97,12 +97,14 @@ def ratio(result: dict[str, Any], ours: str, theirs: str) -> str:
 
 def ratios(result: dict[str, Any], ours: str, others: Sequence[str]) -> str:
     """Paired ratios of TTFT of one arm to others, as a list."""
+    if ours not in result["arms"] or len(of(result, ours)) < 2:
+        return ""
     lines = [
         f"- TTFT of {ours} / {other}, 95% interval: **{ratio(result, ours, other)}**"
         for other in others
         if other in result["arms"]
     ]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def agreement(result: dict[str, Any], *, equal_chunks: bool) -> str:
@@ -132,8 +134,9 @@ def prefill_body(result: dict[str, Any]) -> str:
     return "\n".join(
         [
             table(PREFILL, prefill_rows(result)),
-            ratios(result, "VPP", ["CPP", "DCPP"]),
-            ratios(result, "VPP + ramp", ["CPP", "DCPP", "VPP"]),
+            ratios(result, "VPP", ["CPP", "DCPP"])
+            + ratios(result, "VPP + ramp", ["CPP", "DCPP", "VPP"])
+            + ratios(result, "3 sweeps + ramp", ["CPP", "DCPP", "VPP"]),
             agreement(result, equal_chunks=False),
             origin(result),
         ]
@@ -147,8 +150,14 @@ def demo_section() -> str:
 
 
 def prefill_section() -> str:
-    """Long prompt on a real model, every policy at its best."""
+    """Long prompt on a real model, each at its best."""
     result = load("prefill")
+    return f"## {result['title']}\n\n" + prefill_body(result)
+
+
+def policies_section() -> str:
+    """The same for every policy."""
+    result = load("policies")
     return f"## {result['title']}\n\n" + prefill_body(result)
 
 
@@ -380,6 +389,7 @@ def sliding_section() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": demo_section,
     "prefill": prefill_section,
+    "policies": policies_section,
     "chunks": chunks_section,
     "bubble": bubble_section,
     "long": long_section,

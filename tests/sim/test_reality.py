@@ -111,7 +111,7 @@ def test_a_cost_fitted_on_one_layout_predicts_the_prompts_of_another(tmp_path: P
 
 
 def test_prompts_that_share_a_micro_batch_are_left_out(tmp_path: Path) -> None:
-    layout = Layout(2, 2)
+    layout = Layout(2, 1)
     setup = engine_run(layout).setup
     both = simulate([Request(name=n, prompt=1500) for n in ("x", "y")], setup)
     recorded = read_run(record(engine_run(layout), tmp_path / "run"))

@@ -124,11 +124,13 @@ def test_smaller_priority_and_earlier_arrival_go_first() -> None:
     assert order == ["urgent", "first", "late"]
 
 
-def test_the_remainder_of_a_prompt_shares_its_micro_batch_with_the_next() -> None:
-    shared = simulate(at_once([1500, 1500]), setup_of())
+def test_the_remainder_of_a_prompt_shares_its_micro_batch_where_that_delays_nobody() -> None:
+    plain, folded = Layout(2, 1), Layout(2, 2)
+    shared = simulate(at_once([1500, 1500]), setup_of(plain))
     assert [b.tokens for b in shared.micro_batches] == [1024, 476 + 544, 956]
-    apart = simulate(at_once([1500, 1500]), setup_of(sharing=False))
-    assert [b.tokens for b in apart.micro_batches] == [1024, 476, 1024, 476]
+    for setup in (setup_of(plain, sharing=False), setup_of(folded)):
+        apart = simulate(at_once([1500, 1500]), setup)
+        assert [b.tokens for b in apart.micro_batches] == [1024, 476, 1024, 476]
 
 
 def test_clients_that_wait_send_one_prompt_after_another() -> None:

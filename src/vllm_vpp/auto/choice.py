@@ -105,15 +105,15 @@ def _busy(pipeline: Pipeline, lengths: list[int], best: Mapping[int, Candidate])
     sizes = [size for size in _SIZES if size < pipeline.limit] + [pipeline.limit]
     sizes = [size for size in sizes if size <= max(some) * _AT_ONCE]
 
-    made = {
+    made: dict[int, list[float]] = {
         size: [pipeline.run(_by_length(best, size), [n] * _AT_ONCE).makespan for n in some]
         for size in sizes or [pipeline.limit]
     }
-    least = [min(each) for each in zip(*made.values(), strict=True)]
+    least: list[float] = [min(each) for each in zip(*made.values(), strict=True)]
 
     def slowest(size: int) -> float:
         """Against the best size for each length, where that matters most."""
-        return max(own / best for own, best in zip(made[size], least, strict=True))
+        return max(own / other for own, other in zip(made[size], least, strict=True))
 
     return min(made, key=slowest)
 

@@ -34,8 +34,8 @@ class Question(BaseModel):
 
     `families`: chunking families to choose among. `lengths`: prompts expected, in tokens. `limit`:
     most tokens of a micro-batch. `block`: tokens of a KV block. `gap`: seconds that a rank needs
-    before each action. `device`: its name, where `law` is in FLOPs per second of 1 FLOP/s and has
-    yet to be scaled; None where it is in seconds.
+    before each action. `device`: its name, where `law` is in seconds of a device of 1 FLOP/s and is
+    yet to be scaled; None where it is in the device's own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

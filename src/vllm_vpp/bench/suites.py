@@ -5,7 +5,7 @@ into tables.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,32 +62,36 @@ def _chunks() -> Plan:
     return arms, {"": [Request(prompt=_text(tokens))]}
 
 
-# SmolLM2 on a CPU without matrix units: `vllm-vpp calibrate` on recorded runs, and what the
-# planner found best with it. Given here so that every run of the suite cuts alike.
-_COST: dict[str, Any] = {"c0": 0.055, "b": 1.0e-3, "a": 6.0e-7}
+# SmolLM2 on two cores without matrix units: `vllm-vpp calibrate` on recorded runs, and the chunks
+# that the planner finds best with it. Given here so that every run of a suite cuts alike.
+_COST: dict[str, Any] = {"c0": 0.0469, "b": 1.1635e-3, "a": 8.628e-7}
+_RAMP: dict[str, Any] = {"policy": "ramp", "peak": 1120, "down": 12, "up": 1}
+_WAVE_RAMP: dict[str, Any] = {"policy": "ramp", "peak": 1424, "down": 14, "up": 2}
+_EQUAL_TIME: dict[str, Any] = {"policy": "equal-time", "chunk": 1024}
+_POLICIES: dict[str, tuple[int, dict[str, Any]]] = {
+    "CPP": (256, {"layout": "linear"}),
+    "DCPP": (1024, {"layout": "linear", "chunking": _EQUAL_TIME}),
+    "VPP": (256, {"layout": "v"}),
+    "VPP + ramp": (2048, {"layout": "v", "chunking": _RAMP}),
+    "3 sweeps + ramp": (2048, {"layout": "wave", "sweeps": 3, "chunking": _WAVE_RAMP}),
+}
 
 
-def _best(tokens: int, chunks: dict[str, tuple[int, dict[str, Any]]]) -> Plan:
-    """Every policy at its own best on the machine at hand, as the planner predicted it."""
+def _best(tokens: int, names: Sequence[str]) -> Plan:
+    """Policies, each at its best on the machine at hand as the planner predicts it."""
     arms = [
-        _smollm2_arm(name, chunk, tokens, {"cost": _COST, **vpp})
-        for name, (chunk, vpp) in chunks.items()
+        _smollm2_arm(name, _POLICIES[name][0], tokens, {"cost": _COST, **_POLICIES[name][1]})
+        for name in names
     ]
     return arms, {"": [Request(prompt=_text(tokens), max_tokens=8)]}
 
 
 def _prefill() -> Plan:
-    ramp = {"policy": "ramp", "peak": 1024, "down": 4, "up": 1}
-    equal = {"policy": "equal-time", "chunk": 512}
-    return _best(
-        16_000,
-        {
-            "CPP": (256, {"layout": "linear"}),
-            "DCPP": (2048, {"layout": "linear", "chunking": equal}),
-            "VPP": (512, {"layout": "v"}),
-            "VPP + ramp": (2048, {"layout": "v", "chunking": ramp}),
-        },
-    )
+    return _best(16_000, ["CPP", "VPP", "VPP + ramp"])
+
+
+def _policies() -> Plan:
+    return _best(16_000, list(_POLICIES))
 
 
 def _llama_arm(name: str, vpp: dict[str, Any], *, chunk: int = 2048, length: int = 32_800) -> Arm:
@@ -121,7 +125,7 @@ def _bubble() -> Plan:
 
 def _long() -> Plan:
     """Small chunks cost little here, so a ramp can be steep."""
-    ramp = {"policy": "ramp", "peak": 4096, "down": 6, "up": 2}
+    ramp = {"policy": "ramp", "peak": 1568, "down": 6, "up": 1}
     arms = [
         _llama_arm("CPP", {"layout": "linear"}, length=65_540),
         _llama_arm("VPP", {"layout": "v"}, length=65_540),
@@ -135,12 +139,12 @@ def _long() -> Plan:
     return arms, {"": [Request(prompt=_random_prompt(65_500, 1))]}
 
 
-_LLAMA_COST: dict[str, Any] = {"c0": 0.01, "b": 1.0e-4, "a": 1.0e-7}
+_LLAMA_COST: dict[str, Any] = {"c0": 0.01826, "b": 2.6393e-4, "a": 2.0496e-7}
 
 
 def _ablation() -> Plan:
     """The paper's: three requests at once; orders, then packing, then ramps."""
-    ramp = {"policy": "ramp", "peak": 1024, "down": 4, "up": 1}
+    ramp = {"policy": "ramp", "peak": 976, "down": 6, "up": 2}
     variants: dict[str, dict[str, Any]] = {
         "vanilla": {"order": "vanilla", "packing": False},
         "async": {"order": "async", "packing": False},
@@ -254,9 +258,15 @@ SUITES = {
         ),
         Suite(
             name="prefill",
-            title="Every policy at its best, SmolLM2-135M, 16,000 tokens",
+            title="Each at its best, SmolLM2-135M, 16,000 tokens",
             rounds=10,
             plan=_prefill,
+        ),
+        Suite(
+            name="policies",
+            title="Every policy at its best, SmolLM2-135M, 16,000 tokens",
+            rounds=10,
+            plan=_policies,
         ),
         Suite(
             name="long",

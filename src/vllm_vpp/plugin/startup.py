@@ -14,7 +14,7 @@ from vllm_vpp.core.cost import QuadraticCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.errors import ConfigError
 from vllm_vpp.plugin import partition
-from vllm_vpp.plugin.costs import flops_cost
+from vllm_vpp.plugin.costs import FLOPS, flops_cost
 from vllm_vpp.plugin.law_file import LawFile
 from vllm_vpp.plugin.log import logger
 from vllm_vpp.plugin.planner import Planning, expected_lengths
@@ -62,14 +62,16 @@ def question(config: VllmConfig, settings: Settings, law: QuadraticCost | None) 
     ranks = parallel.pipeline_parallel_size
     wanted = [settings.layout_for(ranks).sweeps] if settings.layout != AUTO else list(_SWEEPS)
     splits = _splits(config, settings, {1, *wanted})
-    scale = flops_cost(config) if law is None else law
+    given = asdict(flops_cost(config) if law is None else law)
+    if law is None:
+        given = {name: value * FLOPS for name, value in given.items()}
     return {
         "ranks": ranks,
         "sweeps": [s for s in wanted if s in splits],
         "splits": splits,
         "families": _families(settings.chunking),
         "lengths": settings.prompts or expected_lengths(config.model_config.max_model_len),
-        "law": asdict(scale),
+        "law": given,
         "limit": config.scheduler_config.max_num_batched_tokens,
         "block": cache.block_size or 16,
         "device": current_platform.get_device_name() if law is None else None,
