@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from vllm_vpp.core.chunking import make_policy
 from vllm_vpp.core.cost import QuadraticCost, StageCost
 from vllm_vpp.core.schedule import Schedule
-from vllm_vpp.core.timeline import Timeline
+from vllm_vpp.core.timeline import SpanKind, Timeline
 from vllm_vpp.core.trace import Control, Run
+from vllm_vpp.sim.fitted import FittedCost
 from vllm_vpp.sim.reality import Prediction, cost_of, predict
 from vllm_vpp.sim.replay import differences, measured_schedule, replay
 from vllm_vpp.sim.simulate import Setup
@@ -71,11 +72,18 @@ def rows(runs: Sequence[Recorded]) -> tuple[list[Row], int, float]:
             if one in chosen:
                 continue
             (prediction,) = predict(one.run, cost, overheads)
-            own, _ = cost_of([one.run])
-            (same_speed,) = predict(one.run, own, overheads)
-            adjusted = same_speed.predicted / same_speed.measured - 1
+            adjusted = (1 + prediction.error) * speed(one.run, cost) - 1
             found.append(Row(one, prediction, adjusted))
     return found, fitted, worst_r2
+
+
+def speed(run: Run, cost: FittedCost) -> float:
+    """Seconds of compute in the run, over those that the cost model says."""
+    spans = [s for s in run.timeline.spans if s.kind is SpanKind.COMPUTE]
+    computed = {s.micro_batch for s in spans}
+    own = cost.with_split(run.layers)
+    said = sum(sum(own.times(b)) for b in run.timeline.micro_batches if b.index in computed)
+    return sum(s.end_ns - s.start_ns for s in spans) * 1e-9 / said
 
 
 def same_order(runs: Sequence[Recorded]) -> int:
@@ -127,8 +135,8 @@ def section() -> str:
 Seconds run from the first start of compute to its end.
 
 - Error of the predicted time: mean {mean(errors):.1%}, worst {max(errors):.1%}.
-- The machine's speed drifts between runs. With the compute speed of the predicted run itself, which
-  leaves only what the simulator adds (order, waiting, transfers): mean {mean(adjusted):.1%}, worst
+- The machine's speed drifts between runs. Scaled to the compute speed of the predicted run itself,
+  which leaves what the simulator adds (order, waiting, transfers): mean {mean(adjusted):.1%}, worst
   {max(adjusted):.1%}.
 - Bubble ratio: {100 * mean(points):.2f} points off on average, {100 * max(points):.2f} at worst.
 - Order of actions: on every rank as decided in virtual time in {same_order(runs)} of the
