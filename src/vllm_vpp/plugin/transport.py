@@ -92,6 +92,7 @@ class StageGroup:
         self.ranks = list(range(self.world_size))
         self.arrival: Arrival | None = None
         self.sent_ns: int | None = None
+        self.sent_bytes: int | None = None
         self.runner: Any = None
 
     @property
@@ -120,6 +121,7 @@ class StageGroup:
         """Hand the output to the next stage without waiting."""
         assert dst is None, "a stage sends to the next one only"
         self.sent_ns = time.monotonic_ns()
+        self.sent_bytes = sum(t.nbytes for t in tensor_dict.values() if isinstance(t, torch.Tensor))
         outputs = {k: self._owned(value) for k, value in tensor_dict.items()}
         return self._transport.send(self.rank_in_group + 1, outputs, options)
 
