@@ -1,6 +1,7 @@
 """`vllm-vpp analyze RUN...`: where the time of recorded runs and of profiler traces went."""
 
 import json
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,7 +111,7 @@ def _print(
     if len(names) > 1:
         console.print(comparison_table(names, rows))
         for position in range(1, len(names)):
-            console.print(f"{moved(rows, names, position)}.", markup=False)
+            console.print(f"{moved(rows, names, position)}.", markup=False, soft_wrap=True)
     console.print(_RUN_WORDS if runs else _PROFILE_WORDS, style="dim")
 
 
@@ -134,13 +135,12 @@ def _print_run(console: "Console", run: "ShownRun") -> None:
         f"{metrics.mean('cross_request'):.3f} s; {metrics.distance_to_limit:.3f} of the limit W/P"
     )
     if run.first_tokens:
-        times = sorted(run.first_tokens)
-        middle = times[len(times) // 2]
+        times = run.first_tokens
         facts.append(
-            f"{len(times)} requests, {run.measured}: median {middle:.3f} s, "
-            f"{times[0]:.3f} to {times[-1]:.3f} s"
+            f"{len(times)} requests, {run.measured}: median {statistics.median(times):.3f} s, "
+            f"{min(times):.3f} to {max(times):.3f} s"
         )
-    console.print("\n".join(facts) + "\n", markup=False)
+    console.print("\n".join(facts) + "\n", markup=False, soft_wrap=True)
 
 
 def _print_profile(console: "Console", profile: "Profile") -> None:

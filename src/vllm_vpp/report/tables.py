@@ -6,6 +6,7 @@ seconds and share of the makespan, so that any number of ranks fits 80 columns.
 
 from collections.abc import Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
 from vllm_vpp.core import metrics as core
@@ -31,7 +32,7 @@ def _parts_table(
     parts: Sequence[str],
     ranks: Sequence[core.RankMetrics] | Sequence[breakdown.ProfiledRank],
 ) -> Table:
-    table = Table(title=title)
+    table = Table(title=escape(title))
     table.add_column("rank", justify="right")
     for part in (*parts, "makespan"):
         table.add_column(_short(part), justify="right")
@@ -49,7 +50,7 @@ def _short(part: str) -> str:
 
 def groups_table(profile: breakdown.Profile) -> Table:
     """Seconds and number of operators of each group, by rank; shares of the rank's sum."""
-    table = Table(title=f"{profile.name}: operator groups")
+    table = Table(title=escape(f"{profile.name}: operator groups"))
     table.add_column("group")
     for rank in profile.ranks:
         table.add_column(f"rank {rank.rank}", justify="right")
@@ -68,9 +69,9 @@ def comparison_table(names: Sequence[str], rows: Sequence[Row]) -> Table:
     """Runs side by side, and what each differs from the first by."""
     table = Table(title="What moved: mean over ranks, seconds unless marked")
     table.add_column("")
-    table.add_column(names[0], justify="right")
+    table.add_column(escape(names[0]), justify="right")
     for name in names[1:]:
-        table.add_column(name, justify="right")
+        table.add_column(escape(name), justify="right")
         table.add_column("delta", justify="right")
     for row in rows:
         cells = [row.cell(0)]
