@@ -182,7 +182,11 @@ def test_pointer_and_keys_tell_about_a_span(runs: tuple[ShownRun, ...], tmp_path
     tip = seen["tip"]
     assert f"rank {span['rank']}: compute C{span['batch']}, stage 2" in tip
     assert "tokens after" in tip
-    assert f"from {span['start'] * 1e-6:.4g}"[:8] in tip
+    times = re.search(r"from ([\d.]+) (m?)s to ([\d.]+) (m?)s", tip)
+    assert times is not None, tip
+    for value, milli, name in ((times[1], times[2], "start"), (times[3], times[4], "end")):
+        shown = float(value) * (1e-3 if milli else 1)
+        assert shown == pytest.approx(span[name] * 1e-9, abs=6e-4)
     assert seen["hidden"]
     assert "chunk 3" in seen["hover"]
     assert seen["focusable"] == 0
