@@ -25,7 +25,7 @@ def timeline(batches: dict[int, list[Chunk]], *spans: Span, ranks: int = 2) -> T
 
 
 def passed(index: int, start: int, middle: int, end: int) -> list[Span]:
-    """A micro-batch on two ranks, a transfer of 2 in between; the receive was posted long before."""
+    """A micro-batch on two ranks, a transfer of 2 in between; its receive was posted long ago."""
     return [
         Span(0, C, 0, index, start, middle),
         Span(0, S, 1, index, middle, middle + 2),

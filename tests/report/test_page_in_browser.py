@@ -1,4 +1,4 @@
-"""The page in a headless Chromium: it renders, answers to zoom, pointer and keys, and says the truth."""
+"""The page in a headless Chromium: it renders, zooms, answers pointer and keys, tells the truth."""
 
 import base64
 import json
@@ -73,15 +73,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory, record: Any) -> tuple[ShownRu
 
 
 SEEN = """
-  const byName = (id) => Object.fromEntries(document.getElementById(id).data.map((t) => [t.name, t]));
+  const at = (id) => document.getElementById(id);
+  const every = (selector) => [...document.querySelectorAll(selector)];
+  const byName = (id) => Object.fromEntries(at(id).data.map((t) => [t.name, t]));
   out.parts = byName("parts");
   out.chunkTimes = byName("chunk-times");
   out.firstTokens = byName("first-tokens");
-  out.boxes = [0, 1].map((i) => document.getElementById(`timeline-${i}`).data.map((t) => [t.name, t.x]));
-  out.tables = [...document.querySelectorAll("td[data-value]")].map((td) => [td.dataset.value, td.textContent]);
+  out.boxes = [0, 1].map((i) => at(`timeline-${i}`).data.map((t) => [t.name, t.x]));
+  out.tables = every("td[data-value]").map((td) => [td.dataset.value, td.textContent]);
   out.paper = document.getElementById("parts").layout.paper_bgcolor;
-  out.svgs = document.querySelectorAll(".js-plotly-plot .main-svg").length;
-  out.hollow = [...document.querySelectorAll(".chart")].filter((c) => !c.querySelector(".main-svg")).length;
+  out.hollow = every(".chart").filter((c) => !c.querySelector(".main-svg")).length;
 """
 
 
@@ -121,7 +122,8 @@ ZOOM = """
   const whole = [...first.layout.xaxis.range];
   Plotly.relayout(first, { "xaxis.range": [whole[1] * 0.4, whole[1] * 0.5] });
   out.ranges = [first, second].map((d) => [...d.layout.xaxis.range]);
-  out.fewer = first.data.filter((t) => t.name.includes("sweep")).flatMap((t) => t.x).filter((v) => v !== null);
+  const sweeps = first.data.filter((t) => t.name.includes("sweep"));
+  out.fewer = sweeps.flatMap((t) => t.x).filter((v) => v !== null);
   out.whole = whole;
   document.querySelector('button[data-zoom="all"]').click();
   out.back = [...second.layout.xaxis.range];

@@ -128,7 +128,8 @@ def _print_run(console: "Console", run: "ShownRun") -> None:
     if overlap is not None:
         facts.append(
             f"communication: {metrics.mean('exposed'):.3f} s exposed, "
-            f"{metrics.mean('overlapped'):.3f} s overlapped (mean of ranks); overlap ratio {overlap:.1%}"
+            f"{metrics.mean('overlapped'):.3f} s overlapped (mean of ranks); overlap ratio"
+            f" {overlap:.1%}"
         )
     facts.append(
         f"bubble ratio {metrics.bubble_ratio:.1%}; cross-request bubble "

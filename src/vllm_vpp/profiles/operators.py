@@ -25,14 +25,16 @@ class OperatorGroup(StrEnum):
 _PATTERNS = {
     OperatorGroup.COMMUNICATION: (
         r"nccl|rccl|hccl|gloo|c10d::|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
-        r"|(?<![a-z])i?(send|recv)(?![a-z])"
+        r"|cross_device_reduce|(?<![a-z])i?(send|recv)(?![a-z])"
     ),
     OperatorGroup.MOE: r"moe|expert|topk_?gating|grouped_?topk",
-    OperatorGroup.ATTENTION: r"attention|attn|flash|fmha|mla_|paged|reshape_and_cache|concat_and_cache",
+    OperatorGroup.ATTENTION: (
+        r"attention|attn|flash|fmha|mla_|paged|reshape_and_cache|concat_and_cache"
+    ),
     OperatorGroup.NORM: r"(rms|layer|group|batch)_?norm|_norm(?![a-z])",
     OperatorGroup.MATMUL: (
-        r"gemm|gemv|matmul|(?<![a-z])(add|b|scaled_|_scaled_|int_)?mm(?![a-z])|linear|cutlass|cublas"
-        r"|nvjet|xmma|marlin|einsum"
+        r"gemm|gemv|matmul|(?<![a-z])(add|b|scaled_|_scaled_|int_)?mm(?![a-z])|linear|cutlass"
+        r"|cublas|nvjet|xmma|marlin|einsum"
     ),
     OperatorGroup.COPY: (
         r"memcpy|memset|copy|clone|contiguous|slice|narrow|(?<![a-z])cat(?![a-z])|catarray|concat"

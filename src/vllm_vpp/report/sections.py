@@ -28,7 +28,9 @@ _SUM = "makespan"
 
 def head(runs: Sequence[ShownRun]) -> str:
     """Title, one line per run, and links to the sections."""
-    lines = [f"<li><strong>{escape(run.name)}</strong>: {escape(_summary(run))}</li>" for run in runs]
+    lines = [
+        f"<li><strong>{escape(run.name)}</strong>: {escape(_summary(run))}</li>" for run in runs
+    ]
     links = {
         "what-moved": "what moved" if len(runs) > 1 else "where the time went",
         "timelines": "timelines",
@@ -45,8 +47,8 @@ def head(runs: Sequence[ShownRun]) -> str:
 def _summary(run: ShownRun) -> str:
     metrics, layout = run.metrics, run.timeline.layout
     return (
-        f"{run.timeline.source}, layout {layout.name} on {layout.ranks} ranks, {run.tokens:,} tokens"
-        f" in {metrics.steps:,} steps, {metrics.makespan:.3f} s, bubble ratio"
+        f"{run.timeline.source}, layout {layout.name} on {layout.ranks} ranks, {run.tokens:,}"
+        f" tokens in {metrics.steps:,} steps, {metrics.makespan:.3f} s, bubble ratio"
         f" {metrics.bubble_ratio:.1%}, {metrics.distance_to_limit:.3f} of the limit W/P"
     )
 
@@ -109,7 +111,8 @@ def _legend(runs: Sequence[ShownRun]) -> str:
     sweeps = max(run.timeline.layout.sweeps for run in runs)
     marks = [(f"sweep:{i}", f"compute, sweep {i}") for i in range(sweeps)]
     marks += [("transfer", "transfer")]
-    marks += [(part, f"idle: {LABELS[part]}") for part in PARTS if part not in {"compute", "exposed"}]
+    idle = (part for part in PARTS if part not in {"compute", "exposed"})
+    marks += [(part, f"idle: {LABELS[part]}") for part in idle]
     items = "".join(f'<li><i data-colour="{key}"></i>{text}</li>' for key, text in marks)
     return f'<ul class="legend">{items}</ul>\n'
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from vllm_vpp.core import metrics as core
 from vllm_vpp.profiles import breakdown
 from vllm_vpp.profiles.operators import OperatorGroup
-from vllm_vpp.report.comparison import LABELS, Row
+from vllm_vpp.report.comparison import Row
 
 __all__ = ["comparison_table", "groups_table", "profile_table", "run_table"]
 
@@ -35,17 +35,13 @@ def _parts_table(
     table = Table(title=escape(title))
     table.add_column("rank", justify="right")
     for part in (*parts, "makespan"):
-        table.add_column(_short(part), justify="right")
+        table.add_column(part, justify="right")
     for rank in ranks:
         seconds = [getattr(rank, part) for part in parts]
         table.add_row(str(rank.rank), *(f"{s:.3f} s" for s in (*seconds, rank.makespan)))
         shares = (f"{s / rank.makespan:.1%}" for s in seconds)
         table.add_row("", *shares, "", style="dim", end_section=True)
     return table
-
-
-def _short(part: str) -> str:
-    return LABELS.get(part, part).split(" (")[0].replace(" communication", "").replace(" copies", "")
 
 
 def groups_table(profile: breakdown.Profile) -> Table:
