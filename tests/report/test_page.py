@@ -64,7 +64,7 @@ def test_table_cells_show_the_embedded_numbers(page: str) -> None:
         for rank in run["metrics"]["ranks"]:
             shown = cells[f"{run['name']}, rank {rank['rank']}"]
             assert [float(v) for v, _ in shown] == [rank[part] for part in (*PARTS, "makespan")]
-            assert [text for _, text in shown][0] == f"{rank['compute']:.3f}"
+            assert shown[0][1] == f"{rank['compute']:.3f}"
 
 
 def test_deltas_of_the_parts_sum_to_that_of_the_makespan(page: str) -> None:

@@ -120,7 +120,8 @@ def _spans(files: list[Path], control: Control, sizes: list[int | None]) -> Iter
     receives: list[tuple[int, int, int, int, int]] = []
     for path in files:
         header, *records = _records(path)
-        rank = header["rank"]
+        if not isinstance(rank := header.get("rank"), int):
+            raise InputError(f"{path}:1: names no rank; the file is damaged; record the run again")
         busy = handled = actions = 0
         for record in records:
             match record:

@@ -82,7 +82,7 @@ def trace_of(name: str, data: Any) -> RankTrace:
         ]
         calls.update(piece.group for piece in pieces)
     else:
-        pieces = [*_outermost([e for e in timed if e.category in _OPERATORS], calls)]
+        pieces = list(_outermost([e for e in timed if e.category in _OPERATORS], calls))
     if not pieces:
         raise InputError(
             f"{name}: no kernels and no operators in it; profile with ProfilerActivity.CUDA or CPU"

@@ -11,7 +11,7 @@ from vllm_vpp.core.metrics import Metrics
 from vllm_vpp.profiles.breakdown import Profile
 from vllm_vpp.profiles.operators import OperatorGroup
 
-__all__ = ["LABELS", "Row", "Unit", "compare_profiles", "compare_runs", "moved"]
+__all__ = ["LABELS", "Row", "compare_profiles", "compare_runs", "moved"]
 
 LABELS = {
     "compute": "compute",
@@ -26,7 +26,6 @@ LABELS = {
 }
 """What tables and pictures call a part of the makespan."""
 
-Unit = str
 _SECONDS, _COUNT, _SHARE = "s", "", "%"
 
 
@@ -37,7 +36,7 @@ class Row(NamedTuple):
     """
 
     label: str
-    unit: Unit
+    unit: str
     values: tuple[float | None, ...]
     is_part: bool = False
 
@@ -53,7 +52,7 @@ class Row(NamedTuple):
         return _text(value - first, self.unit, sign="+")
 
 
-def _text(value: float | None, unit: Unit, sign: str = "") -> str:
+def _text(value: float | None, unit: str, sign: str = "") -> str:
     if value is None:
         return "-"
     if unit == _SHARE:
