@@ -56,9 +56,15 @@ def write_recording(folder: Path, layout: str, prompts: Sequence[int], chunk: in
     lines: dict[str, list[Any]] = {
         "engine": [
             {
-                **{"ranks": 2, "sweeps": shape.sweeps, "order": "greedy", "in_flight": 5},
-                **{"layers": [1] * shape.stages, "law": {"c0": 0.01, "b": 1e-5, "a": 1e-10}},
-                **{"model": "tiny", "dtype": "torch.float32", "max_num_batched_tokens": chunk},
+                "ranks": 2,
+                "sweeps": shape.sweeps,
+                "order": "greedy",
+                "in_flight": 5,
+                "layers": [1] * shape.stages,
+                "law": {"c0": 0.01, "b": 1e-5, "a": 1e-10},
+                "model": "tiny",
+                "dtype": "torch.float32",
+                "max_num_batched_tokens": chunk,
                 "vllm": "0.32.0",
             }
         ],

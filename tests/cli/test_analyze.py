@@ -87,7 +87,15 @@ def profiles(tmp_path: Path) -> list[Path]:
     paths = []
     for rank in range(2):
         events = [
-            {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": lasts}
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": name,
+                "pid": 0,
+                "tid": 7,
+                "ts": start,
+                "dur": lasts,
+            }
             for name, start, lasts in (
                 ("flash_fwd_kernel", 0 if rank else 500_000, 1_500_000),
                 ("ncclDevKernel_SendRecv", 1_000_000, 800_000 + 200_000 * rank),
@@ -109,9 +117,9 @@ def test_profiles_of_any_vllm_are_broken_down(profiles: list[Path]) -> None:
     assert "rank 1: communication 1.000 s, overlap ratio 50.0%" in text
     (found,) = json.loads(run(*profiles, "--json").stdout)["profiles"]
     assert [r["groups"]["attention"]["seconds"] for r in found["ranks"]] == [1.5, 1.5]
-    assert run(profiles[0].parent, "--json").stdout == run(
-        *profiles, "--json"
-    ).stdout.replace('"name": "profile"', '"name": "profiles"')
+    assert run(profiles[0].parent, "--json").stdout == run(*profiles, "--json").stdout.replace(
+        '"name": "profile"', '"name": "profiles"'
+    )
 
 
 def test_two_folders_of_profiles_are_compared(profiles: list[Path], tmp_path: Path) -> None:

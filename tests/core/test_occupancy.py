@@ -117,7 +117,11 @@ times = st.dictionaries(st.integers(0, 4), st.integers(-10, 140))
 def test_compute_exposed_and_idle_partition_the_window(
     drawn: list[Span], submitted: dict[int, int], result: dict[int, int]
 ) -> None:
-    batches = {0: [Chunk("a", 0, 5)], 1: [Chunk("a", 5, 5), Chunk("b", 0, 3)], 2: [Chunk("b", 3, 1)]}
+    batches = {
+        0: [Chunk("a", 0, 5)],
+        1: [Chunk("a", 5, 5), Chunk("b", 0, 3)],
+        2: [Chunk("b", 3, 1)],
+    }
     line = timeline(batches, *drawn, Span(0, C, 0, 0, 5, 6), ranks=3)
     for seen in (None, Seen(submitted, result)):
         for own in occupancy(line, seen):

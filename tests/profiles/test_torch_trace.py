@@ -18,7 +18,13 @@ G = OperatorGroup
 
 def kernel(name: str, start: float, lasts: float, stream: int = 7, cat: str = "kernel") -> Any:
     return {
-        **{"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": lasts},
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 0,
+        "tid": stream,
+        "ts": start,
+        "dur": lasts,
         "args": {"stream": stream, "device": 0, "correlation": round(start * 10) + stream},
     }
 
@@ -26,8 +32,14 @@ def kernel(name: str, start: float, lasts: float, stream: int = 7, cat: str = "k
 def launch(of: Any) -> Any:
     """The host's call that belongs to a kernel."""
     return {
-        **{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 99, "tid": 99},
-        **{"ts": of["ts"] - 3, "dur": 1, "args": {"correlation": of["args"]["correlation"]}},
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        "pid": 99,
+        "tid": 99,
+        "ts": of["ts"] - 3,
+        "dur": 1,
+        "args": {"correlation": of["args"]["correlation"]},
     }
 
 
@@ -49,11 +61,18 @@ def test_one_rank_by_hand() -> None:
     """W [100, 240]: compute 80, communication 40 of which 10 beside attention, a copy 10 alone."""
     found = profile("x", [trace_of("r0", document([*KERNELS, *map(launch, KERNELS)]))])
     (rank,) = found.ranks
-    us = {part: getattr(rank, part) * 1e6 for part in (*PARTS, "transfer", "overlapped", "makespan")}
+    us = {
+        part: getattr(rank, part) * 1e6 for part in (*PARTS, "transfer", "overlapped", "makespan")
+    }
     assert us == pytest.approx(
         {
-            **{"compute": 80, "exposed": 30, "copies": 10, "idle": 20},
-            **{"transfer": 40, "overlapped": 10, "makespan": 140},
+            "compute": 80,
+            "exposed": 30,
+            "copies": 10,
+            "idle": 20,
+            "transfer": 40,
+            "overlapped": 10,
+            "makespan": 140,
         }
     )
     assert rank.overlap_ratio == pytest.approx(0.25)
@@ -83,7 +102,12 @@ def test_ranks_share_one_window_if_their_clocks_do() -> None:
 
 def operator(name: str, start: float, lasts: float, tid: int = 1) -> Any:
     return {
-        **{"ph": "X", "cat": "cpu_op", "name": name, "pid": 5, "tid": tid, "ts": start},
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": name,
+        "pid": 5,
+        "tid": tid,
+        "ts": start,
         "dur": lasts,
     }
 
@@ -101,10 +125,16 @@ def test_on_a_cpu_time_belongs_to_the_outermost_known_operator() -> None:
     assert not trace.on_device
     (rank,) = profile("x", [trace]).ranks
     assert {g: round(t.seconds * 1e6) for g, t in rank.groups.items() if t.seconds} == {
-        **{G.ATTENTION: 40, G.MATMUL: 30, G.OTHER: 30, G.COMMUNICATION: 30}
+        G.ATTENTION: 40,
+        G.MATMUL: 30,
+        G.OTHER: 30,
+        G.COMMUNICATION: 30,
     }
     assert {g: t.calls for g, t in rank.groups.items() if t.calls} == {
-        **{G.ATTENTION: 1, G.MATMUL: 1, G.OTHER: 1, G.COMMUNICATION: 1}
+        G.ATTENTION: 1,
+        G.MATMUL: 1,
+        G.OTHER: 1,
+        G.COMMUNICATION: 1,
     }
     assert rank.overlap_ratio == pytest.approx(1.0)
     assert rank.compute * 1e6 == pytest.approx(100)

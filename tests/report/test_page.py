@@ -43,7 +43,7 @@ def test_page_needs_nothing_from_outside(page: str) -> None:
 
 
 def test_names_cannot_break_the_page(page: str) -> None:
-    assert "<b>" not in page.split('<script type="application/json"')[0]
+    assert "<b>" not in page.split('<script type="application/json"', maxsplit=1)[0]
     assert "C &lt;b&gt;" in page
     assert embedded(page)["runs"][0]["name"] == "C <b>"
 
@@ -54,6 +54,7 @@ def test_table_cells_show_the_embedded_numbers(page: str) -> None:
     cells = {
         unescape(head): re.findall(r'<td data-value="([^"]*)">(.*?)</td>', rest)
         for head, rest in rows
+        if "data-value" in rest
     }
     for row in data["comparison"]:
         shown = cells[row["label"].strip()]

@@ -37,6 +37,12 @@ def analyze(
             " torch.profiler from any vLLM, one file per rank."
         ),
     ],
+    request: Annotated[
+        int | None,
+        typer.Option(
+            help="Only while this request is in the pipeline: 0 the first, -1 the last."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write a Chrome trace of the one run, for Perfetto.")
@@ -48,7 +54,7 @@ def analyze(
 
     if trace is not None and not trace.parent.is_dir():
         raise InputError(f"--trace {trace}: no such folder; create {trace.parent} first")
-    given = read_inputs(runs)
+    given = read_inputs(runs, request)
     if trace is not None:
         _write_trace(given.runs, trace)
     if given.runs:
@@ -121,7 +127,7 @@ def _print_run(console: "Console", run: "ShownRun") -> None:
     metrics, layout = run.metrics, run.timeline.layout
     console.print(run_table(f"{run.name}: {layout.name}, {run.timeline.source}", metrics))
     overlap = metrics.overlap_ratio
-    size = "bytes not recorded" if run.sent_bytes is None else f"{run.sent_bytes:,} bytes"
+    size = "bytes not recorded" if run.total_bytes is None else f"{run.total_bytes:,} bytes"
     facts = [
         f"{metrics.steps:,} steps of {run.tokens:,} tokens; {metrics.transfers:,} transfers, {size}"
     ]

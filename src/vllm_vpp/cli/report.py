@@ -19,6 +19,12 @@ def report(
             help="Folders that trace_dir named, results files of `vllm-vpp bench`, or timelines."
         ),
     ],
+    request: Annotated[
+        int | None,
+        typer.Option(
+            help="Only while this request is in the pipeline: 0 the first, -1 the last."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
 ) -> None:
     """Write a page with timelines, chunk times, breakdowns and a comparison of runs."""
@@ -28,7 +34,7 @@ def report(
 
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: no such folder; create {out.parent} first")
-    given = read_inputs(runs)
+    given = read_inputs(runs, request)
     if not given.runs:
         raise InputError(
             f"{runs[0]}: a profiler's trace has no chunks to show; give recorded runs, and see"

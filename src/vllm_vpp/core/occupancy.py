@@ -1,8 +1,8 @@
-"""What each rank is occupied with at every instant, and why it is idle where it is.
+r"""What each rank is occupied with at every instant, and why it is idle where it is.
 
 Owns the partition of a rank's time; `metrics` adds it up, a report colours it. Definitions
 (docs/metrics.md): W = [first compute start, last compute end] over all ranks; C, X = unions of a
-rank's compute and transfers within W. A rank is idle on W \\ (C u X), for the first reason that
+rank's compute and transfers within W. A rank is idle on W \ (C u X), for the first reason that
 applies: starved, fill, drain, stall, host.
 """
 

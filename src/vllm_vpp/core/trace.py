@@ -45,7 +45,8 @@ class Run:
     """A recorded run.
 
     `submitted_ns`, `result_ns`: by micro-batch, as the engine saw them. `law`: what the virtual
-    clock went by. `layers`: of each stage. `sent_bytes`: of all transfers; None if not recorded.
+    clock went by. `layers`: of each stage.
+    `sent_bytes`: of each transfer, by stage and micro-batch; empty where not recorded.
     """
 
     timeline: Timeline
@@ -54,7 +55,7 @@ class Run:
     control: Control
     layers: tuple[int, ...]
     law: QuadraticCost
-    sent_bytes: int | None
+    sent_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def seen(self) -> Seen:
@@ -89,7 +90,7 @@ def read_run(folder: Path | str) -> Run:
                 result[index] = at
             case ["p", spent]:
                 control.engine_ns += spent
-    sizes: list[int | None] = []
+    sizes: dict[tuple[int, int], int] = {}
     found = _spans(files, control, sizes)
     spans = sorted(found, key=lambda s: (s.start_ns, s.rank, s.kind, s.stage))
     timeline = Timeline(
@@ -106,16 +107,13 @@ def read_run(folder: Path | str) -> Run:
         control=control,
         layers=tuple(header["layers"]),
         law=QuadraticCost(**header["law"]),
-        sent_bytes=_sum(sizes),
+        sent_bytes=sizes,
     )
 
 
-def _sum(sizes: list[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
-
-
-def _spans(files: list[Path], control: Control, sizes: list[int | None]) -> Iterator[Span]:
+def _spans(
+    files: list[Path], control: Control, sizes: dict[tuple[int, int], int]
+) -> Iterator[Span]:
     sends: dict[tuple[int, int], tuple[int, int]] = {}
     receives: list[tuple[int, int, int, int, int]] = []
     for path in files:
@@ -131,7 +129,7 @@ def _spans(files: list[Path], control: Control, sizes: list[int | None]) -> Iter
                     yield Span(rank, SpanKind.COMPUTE, stage, index, start, end)
                 case ["s", stage, index, start, *size]:
                     sends[stage, index] = (rank, start)
-                    sizes.append(size[0] if size else None)
+                    sizes.update(((stage, index), n) for n in size)
                 case ["r", stage, index, posted, done, waited]:
                     busy += waited
                     receives.append((rank, stage, index, posted, done))

@@ -15,7 +15,13 @@ from typing import Any
 from vllm_vpp.errors import InputError
 from vllm_vpp.profiles.breakdown import Profile, profile
 from vllm_vpp.profiles.torch_trace import RankTrace, in_order, trace_of
-from vllm_vpp.report.runs import ShownRun, recorded_run, runs_of_result, timeline_run
+from vllm_vpp.report.runs import (
+    ShownRun,
+    only_request,
+    recorded_run,
+    runs_of_result,
+    timeline_run,
+)
 
 __all__ = ["Inputs", "read_inputs"]
 
@@ -33,8 +39,10 @@ class Inputs:
     profiles: tuple[Profile, ...]
 
 
-def read_inputs(paths: Sequence[Path]) -> Inputs:
+def read_inputs(paths: Sequence[Path], request: int | None = None) -> Inputs:
     """Read all of them. Profiler files are the ranks of one run, a folder of them is one run.
+
+    `request`: show runs only while this one is in the pipeline.
 
     Raises InputError for anything else, and where both kinds are given.
     """
@@ -62,7 +70,10 @@ def read_inputs(paths: Sequence[Path]) -> Inputs:
             f"{runs[0].name} and {profiles[0].name}: a recorded run and a profile have different"
             " parts; give runs alone or profiles alone"
         )
-    return Inputs(tuple(_named_apart(runs)), tuple(profiles))
+    named = _named_apart(runs)
+    if request is not None:
+        named = (only_request(run, request) for run in named)
+    return Inputs(tuple(named), tuple(profiles))
 
 
 def _traces_in(folder: Path) -> list[Path]:

@@ -5,18 +5,18 @@ plugin recorded, a timeline's JSON, and a results file of `vllm-vpp bench` (one 
 of median TTFT that the file keeps).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vllm_vpp.core.metrics import Metrics, measure
 from vllm_vpp.core.requests import Seen, prefills
-from vllm_vpp.core.timeline import Timeline
+from vllm_vpp.core.timeline import SpanKind, Timeline
 from vllm_vpp.core.trace import read_run
 from vllm_vpp.errors import InputError
 
-__all__ = ["ShownRun", "recorded_run", "runs_of_result", "timeline_run"]
+__all__ = ["ShownRun", "only_request", "recorded_run", "runs_of_result", "timeline_run"]
 
 _SETTINGS = ("model", "dtype", "order", "in_flight", "layers", "max_num_batched_tokens", "vllm")
 CLIENT = "from sending the request to its first token"
@@ -26,8 +26,9 @@ SPANS = "prefill, from the first to the last compute"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRun:
-    """One run. `first_tokens`: seconds of each request, `measured` as that says.
+    """One run. `ttft`: seconds to the first token, by request; `measured`: what that means.
 
+    `sent_bytes`: of each transfer, by stage and micro-batch; empty where not recorded.
     `machine`: hardware and versions, empty where they were not recorded. `command`: what measured
     it, if known.
     """
@@ -35,8 +36,8 @@ class ShownRun:
     name: str
     timeline: Timeline
     seen: Seen | None = None
-    sent_bytes: int | None = None
-    first_tokens: tuple[float, ...]
+    sent_bytes: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    ttft: tuple[tuple[float, ...], ...]
     measured: str
     settings: dict[str, str] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
@@ -46,6 +47,19 @@ class ShownRun:
     def metrics(self) -> Metrics:
         """Metrics of the whole run."""
         return measure(self.timeline, self.seen)
+
+    @property
+    def first_tokens(self) -> tuple[float, ...]:
+        """Seconds to the first token, of all requests."""
+        return tuple(seconds for times in self.ttft for seconds in times)
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Bytes of all transfers; None if not recorded."""
+        moved = [s for s in self.timeline.spans if s.kind is SpanKind.RECV]
+        sizes = [self.sent_bytes.get((s.stage, s.micro_batch)) for s in moved]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
 
     @property
     def tokens(self) -> int:
@@ -63,7 +77,7 @@ class ShownRun:
             "ranks": layout.ranks,
             "sweeps": layout.sweeps,
             "tokens": self.tokens,
-            "sent_bytes": self.sent_bytes,
+            "sent_bytes": self.total_bytes,
             "metrics": self.metrics.as_dict(),
             "first_token_seconds": list(self.first_tokens),
             "first_token_means": self.measured,
@@ -81,7 +95,7 @@ def recorded_run(folder: Path) -> ShownRun:
         timeline=run.timeline,
         seen=run.seen,
         sent_bytes=run.sent_bytes,
-        first_tokens=_prefill_seconds(run.timeline, run.seen),
+        ttft=_prefill_seconds(run.timeline, run.seen),
         measured=ENGINE,
         settings=_settings(run.timeline),
     )
@@ -93,7 +107,7 @@ def timeline_run(path: Path, text: str) -> ShownRun:
     return ShownRun(
         name=path.stem,
         timeline=timeline,
-        first_tokens=_prefill_seconds(timeline, None),
+        ttft=_prefill_seconds(timeline, None),
         measured=SPANS,
         settings=_settings(timeline),
     )
@@ -111,7 +125,7 @@ def runs_of_result(path: Path, result: dict[str, Any]) -> Iterator[ShownRun]:
             yield ShownRun(
                 name=one["arm"] + where,
                 timeline=timeline,
-                first_tokens=tuple(seconds for r in own for seconds in r["ttft"]),
+                ttft=tuple(zip(*(r["ttft"] for r in own), strict=True)),
                 measured=CLIENT,
                 settings=_settings(timeline),
                 machine=dict(result["machine"]),
@@ -125,8 +139,30 @@ def runs_of_result(path: Path, result: dict[str, Any]) -> Iterator[ShownRun]:
         raise InputError(f"{path}: keeps no timeline; give a results file of arms that use vpp")
 
 
-def _prefill_seconds(timeline: Timeline, seen: Seen | None) -> tuple[float, ...]:
-    return tuple((p.end_ns - p.start_ns) * 1e-9 for p in prefills(timeline, seen))
+def only_request(run: ShownRun, number: int) -> ShownRun:
+    """The run from the first to the last compute of one request; -1 is the last request.
+
+    What else was under way in between stays. Raises InputError where there is no such request.
+    """
+    found = prefills(run.timeline)
+    if not -len(found) <= number < len(found):
+        raise InputError(
+            f"--request {number}: {run.name} has {len(found)}; must be 0 to {len(found) - 1}, or -1"
+            " for the last"
+        )
+    name = found[number].request
+    own = {b.index for b in run.timeline.micro_batches if any(c.request == name for c in b.chunks)}
+    spans = [s for s in run.timeline.spans if s.kind is SpanKind.COMPUTE and s.micro_batch in own]
+    window = min(s.start_ns for s in spans), max(s.end_ns for s in spans)
+    return replace(
+        run,
+        timeline=run.timeline.between(*window),
+        ttft=run.ttft[number:][:1] if len(run.ttft) == len(found) else run.ttft,
+    )
+
+
+def _prefill_seconds(timeline: Timeline, seen: Seen | None) -> tuple[tuple[float, ...], ...]:
+    return tuple(((p.end_ns - p.start_ns) * 1e-9,) for p in prefills(timeline, seen))
 
 
 def _settings(timeline: Timeline) -> dict[str, str]:

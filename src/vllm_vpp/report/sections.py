@@ -62,9 +62,7 @@ def comparison(runs: Sequence[ShownRun], rows: Sequence[Mapping[str, Any]]) -> s
     )
     shown = [Row(**row) for row in rows]
     body = "\n".join(_comparison_row(row, len(names)) for row in shown)
-    said = "".join(
-        f"<p>{escape(moved(shown, names, i))}.</p>" for i in range(1, len(names))
-    )
+    said = "".join(f"<p>{escape(moved(shown, names, i))}.</p>" for i in range(1, len(names)))
     title = "What moved" if len(runs) > 1 else "Where the time went"
     return (
         f'<h2 id="what-moved">{title}</h2>\n{said}<div class="wide" tabindex="0">'
@@ -179,17 +177,14 @@ def first_tokens(runs: Sequence[ShownRun]) -> str:
 def origin(runs: Sequence[ShownRun], command: str) -> str:
     """Settings, hardware and versions of each run, and the commands that give them again."""
     blocks = "\n".join(f"<h3>{escape(run.name)}</h3>\n{_facts(run)}" for run in runs)
-    return (
-        '<h2 id="origin">Origin</h2>\n<p>This page:</p>'
-        f"<pre>{escape(command)}</pre>\n{blocks}"
-    )
+    return f'<h2 id="origin">Origin</h2>\n<p>This page:</p><pre>{escape(command)}</pre>\n{blocks}'
 
 
 def _facts(run: ShownRun) -> str:
     facts = dict(run.settings) | dict(run.machine)
     if not run.machine:
         facts["hardware"] = "not recorded in a trace"
-    size = "not recorded" if run.sent_bytes is None else f"{run.sent_bytes:,}"
+    size = "not recorded" if run.total_bytes is None else f"{run.total_bytes:,}"
     facts["bytes transferred"] = size
     rows = "".join(_fact(name, value) for name, value in facts.items())
     measured = f"<p>Measured by:</p><pre>{escape(run.command)}</pre>" if run.command else ""

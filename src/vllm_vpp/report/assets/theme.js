@@ -14,7 +14,7 @@ const PARTS = {
   drain: ["drain", "#7F7F7F", "\\"],
   stall: ["stall", "#E69F00", "x"],
   host: ["host (launch-blocked)", "#CC79A7", "."],
-  starved: ["starved", "#F0E442", "-"],
+  starved: ["starved", "#80808040", ""],
 };
 const TRANSFER = "#D55E00";
 

@@ -115,7 +115,8 @@ class Timeline {
   draw() {
     const ranks = this.run.ranks;
     const layout = layoutOf({
-      height: 75 + 54 * ranks,
+      height: 95 + 54 * ranks,
+      margin: { l: 70, r: 20, t: 30, b: 45 },
       showlegend: false,
       dragmode: this.div.layout?.dragmode ?? "zoom",
       xaxis: { range: [...this.range], title: { text: "seconds" }, zeroline: false },
