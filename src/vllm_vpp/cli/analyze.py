@@ -39,9 +39,7 @@ def analyze(
     ],
     request: Annotated[
         int | None,
-        typer.Option(
-            help="Only while this request is in the pipeline: 0 the first, -1 the last."
-        ),
+        typer.Option(help="Only while this request is in the pipeline: 0 the first, -1 the last."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     trace: Annotated[
@@ -143,8 +141,9 @@ def _print_run(console: "Console", run: "ShownRun") -> None:
     )
     if run.first_tokens:
         times = run.first_tokens
+        many = "1 request" if len(times) == 1 else f"{len(times)} requests"
         facts.append(
-            f"{len(times)} requests, {run.measured}: median {statistics.median(times):.3f} s, "
+            f"{many}, {run.measured}: median {statistics.median(times):.3f} s, "
             f"{min(times):.3f} to {max(times):.3f} s"
         )
     console.print("\n".join(facts) + "\n", markup=False, soft_wrap=True)

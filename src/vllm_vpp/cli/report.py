@@ -21,9 +21,7 @@ def report(
     ],
     request: Annotated[
         int | None,
-        typer.Option(
-            help="Only while this request is in the pipeline: 0 the first, -1 the last."
-        ),
+        typer.Option(help="Only while this request is in the pipeline: 0 the first, -1 the last."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
 ) -> None:

@@ -164,7 +164,7 @@ def _law(found: Mapping[str, Any]) -> str:
 def first_tokens(runs: Sequence[ShownRun]) -> str:
     """A box for each run, and what the times are."""
     words = "".join(
-        f"<li>{escape(run.name)}: {len(run.first_tokens)} requests, {escape(run.measured)}</li>"
+        f"<li>{escape(run.name)}: {_count(len(run.first_tokens))}, {escape(run.measured)}</li>"
         for run in runs
     )
     return (
@@ -172,6 +172,10 @@ def first_tokens(runs: Sequence[ShownRun]) -> str:
         ' role="img" aria-label="Distribution of the time to first token of each run"></div>\n'
         f"<ul>{words}</ul>"
     )
+
+
+def _count(requests: int) -> str:
+    return "1 request" if requests == 1 else f"{requests} requests"
 
 
 def origin(runs: Sequence[ShownRun], command: str) -> str:

@@ -52,7 +52,7 @@ const CONFIG = {
   responsive: true,
   displaylogo: false,
   doubleClick: "reset",
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
 };
 
 function seconds(value) {

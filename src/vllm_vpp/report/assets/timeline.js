@@ -151,7 +151,8 @@ class Timeline {
       }
       traces.push({
         type: "scatter", mode: "lines", name: lane.name, x, y, fill: "toself", fillcolor: lane.colour,
-        line: { color: paper, width: 0.6, simplify: false }, hoverinfo: "skip", opacity: 1,
+        line: { color: lane === this.transfer ? lane.colour : paper, width: 0.6, simplify: false },
+        hoverinfo: "skip",
       });
     }
     traces.push({
