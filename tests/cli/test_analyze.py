@@ -179,3 +179,19 @@ def test_bad_input_is_one_line_and_exit_code_two(
     assert result.stderr.startswith("vllm-vpp: ")
     assert result.stdout == ""
     assert sorted(tmp_path.rglob("*")) == before, "nothing half-written"
+
+
+def test_one_request_of_a_recording(tmp_path: Path, record: Any) -> None:
+    folder = record(tmp_path / "V", "v", [40_000, 9_000])
+    whole = json.loads(run(folder, "--json").stdout)["runs"][0]
+    last = json.loads(run(folder, "--request", "-1", "--json").stdout)["runs"][0]
+    assert last["first_token_seconds"] == whole["first_token_seconds"][1:]
+    run_of = read_run(folder)
+    batches = run_of.timeline.micro_batches
+    own = {b.index for b in batches if any(c.request == "r1" for c in b.chunks)}
+    spans = [s for s in run_of.timeline.spans if s.kind == "compute" and s.micro_batch in own]
+    window = max(s.end_ns for s in spans) - min(s.start_ns for s in spans)
+    assert last["metrics"]["makespan"] == pytest.approx(window * 1e-9)
+    assert last["metrics"]["makespan"] < whole["metrics"]["makespan"]
+    text = run(folder, "--request", "2", code=2).stderr
+    assert text == "vllm-vpp: --request 2: V has 2; must be 0 to 1, or -1 for the last\n"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,13 @@ def test_names_cannot_break_the_page(page: str) -> None:
     assert "<b>" not in page.split('<script type="application/json"', maxsplit=1)[0]
     assert "C &lt;b&gt;" in page
     assert embedded(page)["runs"][0]["name"] == "C <b>"
+
+
+def test_a_name_cannot_end_the_data(tmp_path: Path, record: Any) -> None:
+    (run,) = read_inputs([record(tmp_path / "V", "v", [9_000])]).runs
+    html = page_of([replace(run, name="</script>x")], command="</script>y")
+    assert embedded(html)["runs"][0]["name"] == "</script>x"
+    assert embedded(html)["command"] == "</script>y"
 
 
 def test_table_cells_show_the_embedded_numbers(page: str) -> None:

@@ -253,3 +253,20 @@ def test_twenty_thousand_spans_stay_smooth(tmp_path: Path) -> None:
     print("milliseconds to zoom", [round(t) for t in seen["times"]], "blocks", seen["drawn"])
     assert max(seen["drawn"]) < 8000
     assert sorted(seen["times"])[len(seen["times"]) // 2] < 700
+
+
+PRINTED = """
+  const div = document.getElementById("parts");
+  dispatchEvent(new Event("beforeprint"));
+  out.printed = [div.layout.paper_bgcolor, div.layout.width];
+  dispatchEvent(new Event("afterprint"));
+  out.after = [div.layout.paper_bgcolor, div.layout.width ?? null];
+"""
+
+
+def test_paper_is_white_and_as_wide_as_a_page(runs: tuple[ShownRun, ...], tmp_path: Path) -> None:
+    dark = "--blink-settings=preferredColorScheme=0"
+    seen = browse(page_of(runs, command="x"), PRINTED, tmp_path, dark)
+    assert seen["errors"] == []
+    assert seen["printed"] == ["#ffffff", 690]
+    assert seen["after"][0] == "#14171a"

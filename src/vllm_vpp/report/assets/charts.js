@@ -32,7 +32,7 @@ function parts() {
     hovertemplate: "%{y}<br>%{x:.3f} s, %{customdata:.1%}<extra>" + name + "</extra>",
   }));
   return [traces, {
-    barmode: "stack", height: 130 + 30 * bars.length, bargap: 0.25,
+    barmode: "stack", height: 160 + 30 * bars.length, bargap: 0.25,
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
     xaxis: { title: { text: "seconds" } }, yaxis: { autorange: "reversed", showgrid: false },
   }];
@@ -62,7 +62,7 @@ function chunkTimes() {
     });
   });
   return [traces, {
-    height: 380, xaxis: { title: { text: "chunk k" } },
+    height: 420, xaxis: { title: { text: "chunk k" } },
     yaxis: { title: { text: "seconds over all stages" }, rangemode: "tozero" },
   }];
 }
@@ -79,7 +79,7 @@ function firstTokens() {
     };
   });
   return [traces, {
-    height: 100 + 60 * shown.length, xaxis: { title: { text: "seconds" }, rangemode: "normal" },
+    height: 90 + 60 * shown.length, margin: { l: 70, r: 20, t: 30, b: 45 }, xaxis: { title: { text: "seconds" }, rangemode: "normal" },
     yaxis: { autorange: "reversed", showgrid: false },
   }];
 }

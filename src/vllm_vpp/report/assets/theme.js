@@ -20,6 +20,7 @@ const TRANSFER = "#D55E00";
 
 const page = JSON.parse(document.getElementById("data").textContent);
 const charts = [];
+const PRINT_PX = 690; // of the width between the margins of an A4 page
 let printing = false;
 
 function theme() {
@@ -37,9 +38,10 @@ function layoutOf(extra) {
   return {
     paper_bgcolor: look.paper,
     plot_bgcolor: look.paper,
+    width: printing ? PRINT_PX : undefined,
     font: { color: look.text, family: "system-ui, sans-serif", size: 13 },
     hoverlabel: { bgcolor: look.panel, bordercolor: look.dim, font: { color: look.text } },
-    margin: { l: 70, r: 20, t: 10, b: 45 },
+    margin: { l: 70, r: 20, t: 60, b: 45 }, // buttons, then the legend, above the plot
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     hovermode: "closest",
     ...extra,
