@@ -114,12 +114,14 @@ def late_completion(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatcher, "_place", slow)
 
 
-def no_waits(patch: pytest.MonkeyPatch) -> None:
+def no_receives(patch: pytest.MonkeyPatch) -> None:
     whole = spans_module.spans_of
     patch.setattr(
         sys.modules["vllm_vpp.sim.simulate"],
         "spans_of",
-        lambda layout, placed: tuple(s for s in whole(layout, placed) if s.kind != "wait"),
+        lambda layout, placed: tuple(
+            s for s in whole(layout, placed) if s.kind not in {"wait", "recv"}
+        ),
     )
 
 
@@ -139,7 +141,7 @@ CASES: dict[str, tuple[Callable[[], bool], Patch]] = {
     "a turn must not transfer": (nothing_is_sent_at_a_turn, turns_transfer),
     "a stage must wait for its input": (linear_is_exact, stages_wait_for_nobody),
     "a rank must not idle between actions": (linear_is_exact, late_completion),
-    "waits must be recorded": (metrics_sum, no_waits),
+    "receives must be recorded": (metrics_sum, no_receives),
     "chunks must end on blocks": (chunks_end_on_blocks, no_blocks),
     "shares must sum to one": (shares_sum_to_the_whole, wrong_shares),
 }

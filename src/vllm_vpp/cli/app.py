@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from vllm_vpp import __version__
-from vllm_vpp.cli import bench, calibrate, demo, plan, simulate
+from vllm_vpp.cli import analyze, bench, calibrate, demo, plan, report, simulate
 from vllm_vpp.errors import VPPError
 
 __all__ = ["app"]
@@ -55,6 +55,8 @@ def _root(
 
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
+app.command("analyze")(analyze.analyze)
+app.command("report")(report.report)
 app.command("plan")(plan.plan)
 app.command("calibrate")(calibrate.calibrate)
 app.command("simulate")(simulate.simulate)

@@ -4,19 +4,26 @@ Definitions (docs/metrics.md prints the same):
 W = [first compute start, last compute end] over all ranks; per rank C = union of compute, X =
 union of transfers, both within W.
 compute = |C|; exposed communication = |X \ C|; bubble = |W \ (C u X)|; the three sum to |W|.
-The bubble splits into fill (before the rank's first compute), drain (after its last), stall (a
-receive is waiting) and host (nothing outstanding).
+The bubble splits into starved (no request in the system), fill (before the rank's first compute),
+drain (after its last), stall (its next input is not there yet) and host (launch-blocked): see
+`occupancy`.
 overlap ratio = |X n C| / |X|, absent when X is empty. bubble ratio = bubble / |W|.
+cross-request bubble = bubble, not starved, between prompts that follow each other (`requests`).
 distance to the limit = |W| / (W_all / P) with W_all the compute of all ranks (theory 1).
 """
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vllm_vpp.core.intervals import Intervals, intersect, length, merge, subtract
+from vllm_vpp.core.intervals import Intervals, intersect, length, merge
+from vllm_vpp.core.occupancy import Idle, Occupancy, occupancy
+from vllm_vpp.core.requests import Seen, handovers
 from vllm_vpp.core.timeline import SpanKind, Timeline
 
-__all__ = ["Metrics", "RankMetrics", "measure"]
+__all__ = ["PARTS", "Metrics", "RankMetrics", "measure"]
+
+PARTS = ("compute", "exposed", "fill", "drain", "stall", "host", "starved")
+"""Fields of `RankMetrics` that sum to the makespan."""
 
 _S = 1e-9
 
@@ -25,7 +32,8 @@ _S = 1e-9
 class RankMetrics:
     """One rank, in seconds.
 
-    compute + exposed + bubble = makespan, fill + drain + stall + host = bubble.
+    compute + exposed + bubble = makespan, fill + drain + stall + host + starved = bubble. Apart
+    from the sum: transfer = exposed + overlapped, and cross_request, a part of the bubble.
     """
 
     rank: int
@@ -35,14 +43,16 @@ class RankMetrics:
     drain: float
     stall: float
     host: float
+    starved: float
     transfer: float
     overlapped: float
+    cross_request: float
     makespan: float
 
     @property
     def bubble(self) -> float:
         """Seconds in which the rank neither computes nor transfers."""
-        return self.fill + self.drain + self.stall + self.host
+        return self.fill + self.drain + self.stall + self.host + self.starved
 
     @property
     def bubble_ratio(self) -> float:
@@ -62,10 +72,19 @@ class RankMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """A whole timeline, in seconds."""
+    """A whole timeline, in seconds.
+
+    steps: micro-batches computed. transfers: between ranks, each counted once.
+    """
 
     makespan: float
+    steps: int
+    transfers: int
     ranks: tuple[RankMetrics, ...]
+
+    def mean(self, part: str) -> float:
+        """Mean over ranks of one of their fields."""
+        return float(sum(getattr(r, part) for r in self.ranks) / len(self.ranks))
 
     @property
     def bubble_ratio(self) -> float:
@@ -80,7 +99,7 @@ class Metrics:
     @property
     def exposed(self) -> float:
         """Exposed communication, seconds, mean over ranks."""
-        return sum(r.exposed for r in self.ranks) / len(self.ranks)
+        return self.mean("exposed")
 
     @property
     def overlap_ratio(self) -> float | None:
@@ -118,50 +137,38 @@ class Metrics:
             "overlap_ratio": self.overlap_ratio,
             "limit": self.limit,
             "distance_to_limit": self.distance_to_limit,
+            "cross_request": self.mean("cross_request"),
+            "steps": self.steps,
+            "transfers": self.transfers,
             "ranks": ranks,
         }
 
 
-def measure(timeline: Timeline) -> Metrics:
-    """Metrics of a timeline. Raises InputError when nothing was computed."""
-    window = [(timeline.start_ns, timeline.end_ns)]
-    spans = _by_rank(timeline)
-    ranks = tuple(_rank(rank, spans[rank], window) for rank in range(timeline.layout.ranks))
-    return Metrics(makespan=length(window) * _S, ranks=ranks)
+def measure(timeline: Timeline, seen: Seen | None = None) -> Metrics:
+    """Metrics of a timeline. Raises InputError when nothing was computed.
+
+    `seen`: what the engine saw, where recorded; it sharpens starved, stall and host.
+    """
+    window = timeline.end_ns - timeline.start_ns
+    between = handovers(timeline, seen)
+    computed = {s.micro_batch for s in timeline.spans if s.kind is SpanKind.COMPUTE}
+    return Metrics(
+        makespan=window * _S,
+        steps=len(computed),
+        transfers=sum(s.kind is SpanKind.RECV for s in timeline.spans),
+        ranks=tuple(_rank(own, between, window) for own in occupancy(timeline, seen)),
+    )
 
 
-def _by_rank(timeline: Timeline) -> list[dict[SpanKind, Intervals]]:
-    """Start and end of the spans of each rank, by kind."""
-    found: list[dict[SpanKind, Intervals]] = [
-        {kind: [] for kind in SpanKind} for _ in range(timeline.layout.ranks)
-    ]
-    for rank, kind, _, _, start_ns, end_ns in timeline.spans:
-        found[rank][kind].append((start_ns, end_ns))
-    return found
-
-
-def _rank(rank: int, spans: dict[SpanKind, Intervals], window: Intervals) -> RankMetrics:
-    def union(*kinds: SpanKind) -> Intervals:
-        return intersect(merge(span for kind in kinds for span in spans[kind]), window)
-
-    compute = union(SpanKind.COMPUTE)
-    transfer = union(SpanKind.SEND, SpanKind.RECV)
-    bubble = subtract(window, merge(compute + transfer))
-    (start, end), last = window[0], window[0][0]
-    first = compute[0][0] if compute else end
-    if compute:
-        last = compute[-1][1]
-    inner = intersect(bubble, [(first, last)] if first < last else [])
-    stall = intersect(inner, union(SpanKind.WAIT))
+def _rank(own: Occupancy, between: Intervals, window: int) -> RankMetrics:
+    served = merge(p for why, parts in own.idle.items() if why is not Idle.STARVED for p in parts)
     return RankMetrics(
-        rank=rank,
-        compute=length(compute) * _S,
-        exposed=length(subtract(transfer, compute)) * _S,
-        fill=length(intersect(bubble, [(start, first)])) * _S,
-        drain=length(intersect(bubble, [(max(last, first), end)])) * _S,
-        stall=length(stall) * _S,
-        host=length(subtract(inner, stall)) * _S,
-        transfer=length(transfer) * _S,
-        overlapped=length(intersect(transfer, compute)) * _S,
-        makespan=length(window) * _S,
+        rank=own.rank,
+        compute=length(own.compute) * _S,
+        exposed=length(own.exposed) * _S,
+        **{why.value: length(parts) * _S for why, parts in own.idle.items()},
+        transfer=length(own.transfer) * _S,
+        overlapped=length(intersect(own.transfer, own.compute)) * _S,
+        cross_request=length(intersect(served, between)) * _S,
+        makespan=window * _S,
     )

@@ -4,7 +4,7 @@ Owns the meaning of the raw records. One file per process, one JSON value a line
   engine: ["b", index, [[request, prefix, tokens], ...], submitted_ns], ["d", index, result_ns],
           ["p", seconds spent on the last submit or wait, in ns]
   ranks:  ["c", stage, index, start_ns, end_ns] compute;
-          ["s", stage, index, start_ns] a send into `stage`;
+          ["s", stage, index, start_ns, bytes] a send into `stage`; older files lack the bytes;
           ["r", stage, index, posted_ns, done_ns, waited_ns] a receive and how long the rank stood
           still for it; ["m", start_ns, end_ns, actions] one message.
 """
@@ -18,6 +18,7 @@ from typing import Any
 from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.cost import QuadraticCost
 from vllm_vpp.core.layout import Layout
+from vllm_vpp.core.requests import Seen
 from vllm_vpp.core.timeline import Span, SpanKind, Timeline
 from vllm_vpp.errors import InputError
 
@@ -45,6 +46,7 @@ class Run:
 
     `submitted_ns`, `result_ns`: by micro-batch, as the engine saw them. `law`: what the virtual
     clock went by. `layers`: of each stage.
+    `sent_bytes`: of each transfer, by stage and micro-batch; empty where not recorded.
     """
 
     timeline: Timeline
@@ -53,6 +55,12 @@ class Run:
     control: Control
     layers: tuple[int, ...]
     law: QuadraticCost
+    sent_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> Seen:
+        """What the engine saw, as metrics want it."""
+        return Seen(self.submitted_ns, self.result_ns)
 
 
 def read_run(folder: Path | str) -> Run:
@@ -82,7 +90,9 @@ def read_run(folder: Path | str) -> Run:
                 result[index] = at
             case ["p", spent]:
                 control.engine_ns += spent
-    spans = sorted(_spans(files, control), key=lambda s: (s.start_ns, s.rank, s.kind, s.stage))
+    sizes: dict[tuple[int, int], int] = {}
+    found = _spans(files, control, sizes)
+    spans = sorted(found, key=lambda s: (s.start_ns, s.rank, s.kind, s.stage))
     timeline = Timeline(
         layout=layout,
         spans=tuple(spans),
@@ -97,15 +107,19 @@ def read_run(folder: Path | str) -> Run:
         control=control,
         layers=tuple(header["layers"]),
         law=QuadraticCost(**header["law"]),
+        sent_bytes=sizes,
     )
 
 
-def _spans(files: list[Path], control: Control) -> Iterator[Span]:
+def _spans(
+    files: list[Path], control: Control, sizes: dict[tuple[int, int], int]
+) -> Iterator[Span]:
     sends: dict[tuple[int, int], tuple[int, int]] = {}
     receives: list[tuple[int, int, int, int, int]] = []
     for path in files:
         header, *records = _records(path)
-        rank = header["rank"]
+        if not isinstance(rank := header.get("rank"), int):
+            raise InputError(f"{path}:1: names no rank; the file is damaged; record the run again")
         busy = handled = actions = 0
         for record in records:
             match record:
@@ -113,8 +127,9 @@ def _spans(files: list[Path], control: Control) -> Iterator[Span]:
                     busy += end - start
                     control.compute_ns += end - start
                     yield Span(rank, SpanKind.COMPUTE, stage, index, start, end)
-                case ["s", stage, index, start]:
+                case ["s", stage, index, start, *size]:
                     sends[stage, index] = (rank, start)
+                    sizes.update(((stage, index), n) for n in size)
                 case ["r", stage, index, posted, done, waited]:
                     busy += waited
                     receives.append((rank, stage, index, posted, done))

@@ -93,6 +93,7 @@ class StageGroup:
         self.arrival: Arrival | None = None
         self.sent_ns: int | None = None
         self.on_send: Callable[[int], None] | None = None
+        self.sent_bytes: int | None = None
         self.runner: Any = None
 
     @property
@@ -123,6 +124,7 @@ class StageGroup:
         self.sent_ns = time.monotonic_ns()
         if self.on_send is not None:
             self.on_send(self.sent_ns)
+        self.sent_bytes = sum(t.nbytes for t in tensor_dict.values() if isinstance(t, torch.Tensor))
         outputs = {k: self._owned(value) for k, value in tensor_dict.items()}
         return self._transport.send(self.rank_in_group + 1, outputs, options)
 

@@ -217,5 +217,6 @@ class StageHost:
                 )
             sends = not stage.group.is_last_rank and not self.layout.enters_by_turn(stage.index + 1)
             if sends:
-                self.recorder.add("s", stage.index + 1, index, stage.group.sent_ns)
+                group = stage.group
+                self.recorder.add("s", stage.index + 1, index, group.sent_ns, group.sent_bytes)
         return output
