@@ -142,7 +142,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "enable_prompt_embeds": {"enable_prompt_embeds": True},
     "cpu_offload_gb": {"cpu_offload_gb": 1},
     "kv_transfer_config": {
-        "kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+        "kv_transfer_config": {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}
     },
     "ec_transfer_config": {
         "ec_transfer_config": {"ec_connector": "ECExampleConnector", "ec_role": "ec_both"}

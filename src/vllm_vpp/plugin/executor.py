@@ -22,6 +22,7 @@ from vllm_vpp.core.dispatch import Dispatcher
 from vllm_vpp.core.order import Order
 from vllm_vpp.plugin import engine_config
 from vllm_vpp.plugin.flow import Flow, LazyResult
+from vllm_vpp.plugin.kv_transfer import StageOutputs
 from vllm_vpp.plugin.message import Actions, Step
 from vllm_vpp.plugin.recorder import Recorder
 
@@ -87,6 +88,11 @@ class VPPExecutor(MultiprocExecutor):
         grouped = [kv_cache_configs[i : i + each] for i in range(0, len(kv_cache_configs), each)]
         super().initialize_from_config(grouped)
 
+    def init_kv_output_aggregator(self, connector: Any) -> None:
+        """Merge the reports of the KV connectors of all stages of all ranks."""
+        count = self.parallel_config.world_size * self.layout.sweeps
+        self.kv_output_aggregator = StageOutputs.from_connector(connector, count)
+
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Submit a micro-batch; `sample_tokens` gives its output, or this call when it is empty."""
         began = time.monotonic_ns()
@@ -123,7 +129,11 @@ class VPPExecutor(MultiprocExecutor):
     def _send(self, actions: Actions, replies: bool) -> "Future[Any] | None":
         if replies:
             future: Future[Any] = self.collective_rpc(
-                "vpp_run", args=(actions,), non_block=True, unique_reply_rank=self.output_rank
+                "vpp_run",
+                args=(actions,),
+                non_block=True,
+                unique_reply_rank=self.output_rank,
+                kv_output_aggregator=self.kv_output_aggregator,  # with one, every rank replies
             )
             return future
         if self.is_failed or self.rpc_broadcast_mq is None:

@@ -22,6 +22,10 @@ _WORKERS = {
 }
 
 
+# Shown to work with one connector per stage. What a user brings along is the user's to know.
+_CONNECTORS = ("ExampleConnector",)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """`found` returns the offending value of a config, or None when there is nothing to refuse."""
@@ -34,6 +38,13 @@ class Refusal:
 
 def _if(condition: object, value: object) -> object:
     return value if condition else None
+
+
+def _unknown_connector(config: VllmConfig) -> object:
+    transfer = config.kv_transfer_config
+    if transfer is None or transfer.kv_connector_module_path:
+        return None
+    return _if(transfer.kv_connector not in _CONNECTORS, transfer.kv_connector or "unset")
 
 
 def _offloads(config: Any) -> bool:
@@ -65,11 +76,9 @@ REFUSALS = (
     ),
     Refusal(
         feature="kv_transfer_config",
-        found=lambda c: _if(
-            c.kv_transfer_config, getattr(c.kv_transfer_config, "kv_connector", True)
-        ),
-        why="connectors assume that a rank owns one contiguous range of layers",
-        fix="leave it out",
+        found=_unknown_connector,
+        why="not shown to work with one connector per stage, several in a process",
+        fix="use ExampleConnector, or one of your own by kv_connector_module_path",
     ),
     Refusal(
         feature="ec_transfer_config",

@@ -62,6 +62,10 @@ class StageHost:
         self.steps: dict[int, deque[Step]] = {stage: deque() for stage in self.stages}
         self.recorder = self._recorder()
         self._owned = frozenset(self.stages)
+        # with KV connectors: outputs of this rank's stages, by micro-batch
+        self._outputs: dict[int, list[Any]] | None = (
+            None if self.vllm_config.kv_transfer_config is None else {}
+        )
 
     @property
     def _last(self) -> Stage:
@@ -104,6 +108,14 @@ class StageHost:
                 stage.worker.initialize_from_config(config)
         self.transport.start()
 
+    def get_kv_connector_handshake_metadata(self) -> dict[tuple[int, int], Any] | None:
+        """What the KV connector of each stage tells the scheduler's, by (stage, tensor rank)."""
+        found: dict[tuple[int, int], Any] = {}
+        for stage in self.stages.values():
+            with stage.active():
+                found |= stage.worker.get_kv_connector_handshake_metadata() or {}
+        return found or None
+
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Warm up each stage; the times add up."""
         times = []
@@ -134,6 +146,8 @@ class StageHost:
         import os
 
         self.recorder.flush()
+        for stage in self.stages.values():
+            stage.connector.shutdown()
         ended = self.transport.stop()
         super().shutdown()  # type: ignore[misc]  # the platform's class comes next in the order
         if not ended:  # a thread inside a collective library cannot be cancelled
@@ -141,6 +155,9 @@ class StageHost:
 
     def vpp_run(self, message: Actions) -> Any:
         """Run this rank's actions in order; returns the output of the last stage if it ran.
+
+        With KV connectors every rank replies: the outputs of its stages for the micro-batch that
+        the message finishes. They have all run, since the last stage comes after them.
 
         A rank that fails without being the one that replies ends its process, so that vLLM's
         monitor reports the failure at once instead of leaving the others to wait for a transfer.
@@ -167,7 +184,9 @@ class StageHost:
         self.recorder.add("m", started, time.monotonic_ns(), ran)
         if message.sampling:
             self.recorder.flush()
-        return output
+        if self._outputs is None:
+            return output
+        return [one for index in message.sampling for one in self._outputs.pop(index)]
 
     def _run_stage(self, stage: Stage, index: int, message: Actions) -> Any:
         step = self.steps[stage.index].popleft()
@@ -187,6 +206,10 @@ class StageHost:
             samples, grammar = message.sampling[index]
             if samples:
                 output = stage.sample(grammar)
+        elif self._outputs is not None and step.tokens:
+            output = stage.sample(None)
+        if self._outputs is not None:
+            self._outputs.setdefault(index, []).append(output)
         end = time.monotonic_ns()
         if self.recorder.enabled and step.tokens:
             self.recorder.add("c", stage.index, index, start, end)
