@@ -23,6 +23,7 @@ from vllm_vpp.core.order import Order
 from vllm_vpp.plugin import engine_config
 from vllm_vpp.plugin.flow import Flow, LazyResult
 from vllm_vpp.plugin.kv_transfer import StageOutputs
+from vllm_vpp.plugin.lifetime import end_with_parent
 from vllm_vpp.plugin.message import Actions, Step
 from vllm_vpp.plugin.recorder import Recorder
 
@@ -37,6 +38,7 @@ class VPPExecutor(MultiprocExecutor):
     def _init_executor(self) -> None:
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
+        end_with_parent()
         super()._init_executor()
         assert self.settings.layers is not None
         dispatcher = Dispatcher(
