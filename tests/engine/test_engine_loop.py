@@ -20,11 +20,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-pytest.importorskip("vllm")
-pytestmark = pytest.mark.vllm
-
 from vllm_vpp.plugin import hooks, register
 from vllm_vpp.plugin.message import Actions, Step
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
 
 BLOCK, BLOCKS = 16, 24  # tokens of a KV block, and blocks
 BATCH_TOKENS, RUNNING = 64, 4  # most tokens of a step, most requests under way

@@ -13,6 +13,7 @@ from vllm.engine.arg_utils import EngineArgs
 
 from vllm_vpp.errors import UnsupportedError
 from vllm_vpp.plugin.log import logger
+from vllm_vpp.plugin.settings import KEY
 
 __all__ = ["REFUSALS", "Refusal", "check_arguments", "check_config", "worker_class"]
 
@@ -38,6 +39,10 @@ class Refusal:
 
 def _if(condition: object, value: object) -> object:
     return value if condition else None
+
+
+def _several_machines(config: VllmConfig) -> bool:
+    return config.parallel_config.nnodes > 1
 
 
 def _unknown_connector(config: VllmConfig) -> object:
@@ -119,10 +124,18 @@ REFUSALS = (
         fix="use 1",
     ),
     Refusal(
-        feature="nnodes",
-        found=lambda c: _if(c.parallel_config.nnodes > 1, c.parallel_config.nnodes),
-        why="several machines are not shown to work",
-        fix="use 1",
+        feature="trace_dir",
+        found=lambda c: _if(_several_machines(c), c.additional_config[KEY].get("trace_dir")),
+        why="a trace of several machines would compare clocks that do not agree",
+        fix="leave it out, or use one machine",
+    ),
+    Refusal(
+        feature="kv_connector",
+        found=lambda c: _if(
+            _several_machines(c), getattr(c.kv_transfer_config, "kv_connector", None)
+        ),
+        why="connectors are not shown to work across several machines",
+        fix="leave kv_transfer_config out, or use one machine",
     ),
     Refusal(
         feature="enable_lora",
@@ -191,8 +204,6 @@ def check_arguments(args: EngineArgs) -> None:
             "enable_chunked_prefill=False: not supported with vpp: without chunks there is nothing "
             "to pipeline; leave it out"
         )
-    if args.nnodes > 1:
-        raise _refused(_refusal("nnodes"), args.nnodes)
     if args.scheduler_cls is not None:
         raise UnsupportedError(
             f"scheduler_cls={args.scheduler_cls}: vpp brings its own; must be left out; "

@@ -4,7 +4,9 @@ Owns which stage a call is meant for. Loading, KV caches and warm-up are the pla
 stage; running follows the executor's messages. Mirrors vllm/v1/worker/gpu_worker.py.
 """
 
+import os
 import pickle
+import signal
 import time
 from collections import deque
 from typing import Any
@@ -23,6 +25,11 @@ from vllm_vpp.plugin.stage import Stage, divide_memory
 from vllm_vpp.plugin.transport import Transport
 
 __all__ = ["StageHost"]
+
+
+def _end_process() -> None:
+    """End as on an order to: on another machine nobody can close the pipe that gives it."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _refused(name: str) -> Any:
@@ -44,8 +51,6 @@ class StageHost:
 
     def init_device(self) -> None:
         """Start the device as the platform does, then one model runner per stage."""
-        import os
-
         super().init_device()  # type: ignore[misc]  # the platform's class comes next in the order
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
@@ -55,7 +60,10 @@ class StageHost:
             None,
             CUDAGraphMode.NONE,
         )
-        self.transport = Transport(self.layout, copies=graphs)
+        several = self.vllm_config.parallel_config.nnodes > 1
+        self.transport = Transport(
+            self.layout, copies=graphs, peer_ends=_end_process if several else None
+        )
         assert isinstance(self, WorkerBase)
         self.stages = {s: Stage.make(self, self.base, g) for s, g in self.transport.groups.items()}
         self.model_runner = self._last.worker.model_runner
@@ -143,8 +151,6 @@ class StageHost:
 
     def shutdown(self) -> None:
         """End the receiving threads before vLLM destroys the groups that they wait on."""
-        import os
-
         self.recorder.flush()
         for stage in self.stages.values():
             stage.connector.shutdown()
