@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import (
 )
 
 
-class ChunkedConnector(ExampleConnector):
+class ChunkedConnector(ExampleConnector):  # type: ignore[misc]  # vLLM is Any to mypy
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._prompts: dict[str, tuple[list[int], list[int]]] = {}  # tokens and blocks, to store

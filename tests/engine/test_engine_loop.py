@@ -148,7 +148,7 @@ def start_executor(vllm_config: Any, pick: Pick) -> Any:
     from vllm_vpp.plugin.executor import VPPExecutor
 
     class WithoutProcesses(VPPExecutor):
-        def collective_rpc(self, method: str, **options: Any) -> Any:  # type: ignore[override]
+        def collective_rpc(self, method: str, **options: Any) -> Any:
             assert (method, options["non_block"]) == ("vpp_run", True)
             assert options["unique_reply_rank"] == self.output_rank
             assert options["kv_output_aggregator"] is None
