@@ -1,4 +1,4 @@
-"""Two machines on one: network namespaces with a cable between them, and shared memory of their own.
+"""Two machines on one: network namespaces with a cable between them, and their own shared memory.
 
 Owns making and removing them, which takes root. What runs on them is the tests' own.
 """

@@ -204,9 +204,7 @@ def start_core(vllm_config: Any, pick: Pick) -> Any:
 class EngineLoop(RuleBasedStateMachine):
     """What clients and operators may do to an engine, interleaved with its steps."""
 
-    @initialize(
-        which=st.sampled_from(range(len(LAYOUTS))), rng=st.randoms(use_true_random=False)
-    )
+    @initialize(which=st.sampled_from(range(len(LAYOUTS))), rng=st.randoms(use_true_random=False))
     def start(self, which: int, rng: Any) -> None:
         self.core = start_core(config(which), rng.randrange)
         self.ranks: Workers = self.core.model_executor.ranks
@@ -318,7 +316,7 @@ class EngineLoop(RuleBasedStateMachine):
 
 EngineLoop.TestCase.settings = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=150,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

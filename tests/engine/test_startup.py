@@ -189,6 +189,10 @@ def test_unsupported_argument_is_refused(feature: str) -> None:
     refused(UnsupportedError, feature, "not supported with vpp", **arguments, **vpp())
 
 
+def always(value: Any) -> property:
+    return property(lambda _: value)
+
+
 @pytest.mark.parametrize("feature", ATTRIBUTES)
 def test_unsupported_config_is_refused(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm_vpp.plugin.support import check_config
@@ -201,7 +205,7 @@ def test_unsupported_config_is_refused(feature: str, monkeypatch: pytest.MonkeyP
         for part in parts:
             owner = getattr(owner, part)
         if isinstance(getattr(type(owner), name, None), property):
-            monkeypatch.setattr(type(owner), name, property(lambda _, value=value: value))
+            monkeypatch.setattr(type(owner), name, always(value))
         else:
             object.__setattr__(owner, name, value)
     with pytest.raises(UnsupportedError, match="not supported with vpp") as caught:
@@ -228,10 +232,7 @@ def test_connectors_that_work_and_those_a_user_brings_are_accepted(
 
 
 def test_a_node_without_the_engine_is_told_the_same_as_that_with_it() -> None:
-    nodes = [
-        build(**vpp(), nnodes=2, node_rank=rank, master_addr="127.0.0.1")
-        for rank in range(2)
-    ]
+    nodes = [build(**vpp(), nnodes=2, node_rank=rank, master_addr="127.0.0.1") for rank in range(2)]
     first, second = (node.additional_config["vpp"] for node in nodes)
     assert first == second
     assert {node.parallel_config.worker_cls for node in nodes} == {

@@ -34,7 +34,9 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's process table")
-@pytest.mark.parametrize(("kind", "ends"), [("obedient", True), ("deaf", True), ("unwatched", False)])
+@pytest.mark.parametrize(
+    ("kind", "ends"), [("obedient", True), ("deaf", True), ("unwatched", False)]
+)
 def test_a_watching_process_ends_with_its_parent(kind: str, ends: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", CODE, kind], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

@@ -1,8 +1,7 @@
 """One stage of a process: a stock worker and model runner that believe to be a pipeline rank.
 
 Owns the per-stage copies of vLLM's worker and config, and the swap of vLLM's global pipeline group
-and KV connector around each call. Leaves transfers to `transport` and the choice of what runs to the
-executor.
+and KV connector around each call. Leaves transfers to `transport`, and to the executor what runs.
 """
 
 import copy
