@@ -106,13 +106,22 @@ def outputs(answer: dict[str, Any]) -> list[Output]:
     return [Output(**one) for one in answer["outputs"]]
 
 
-def run(engine: Engine, steps: Sequence[dict[str, Any]], limit_s: float = 600) -> dict[str, Any]:
-    """Start the engine, run the steps, end it; returns the answers by step name."""
+def run(
+    engine: Engine,
+    steps: Sequence[dict[str, Any]],
+    limit_s: float = 600,
+    *,
+    prefix: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Start the engine, run the steps, end it; returns the answers by step name.
+
+    `prefix` comes before the command, to run it elsewhere.
+    """
     with tempfile.TemporaryDirectory() as folder:
         spec, result = Path(folder) / "spec.json", Path(folder) / "result.json"
         spec.write_text(json.dumps({"engine": engine.arguments(), "steps": list(steps)}))
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "run_engine.py"), str(spec), str(result)],
+            [*prefix, sys.executable, str(HERE / "run_engine.py"), str(spec), str(result)],
             env=engine.variables(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -121,9 +121,21 @@ def preemptions(llm: LLM) -> int:
     return int(llm.llm_engine.engine_core.engine_core.scheduler.test_preemptions)
 
 
+def drain(llm: LLM) -> dict[str, int]:
+    """Step until connectors have sent all; requests and KV blocks that are still held then."""
+    core = llm.llm_engine.engine_core.engine_core
+    for _ in range(500):
+        if not core.scheduler.has_requests() and not core.batch_queue:
+            break
+        core.step_fn()
+    pool = core.scheduler.kv_cache_manager.block_pool
+    held = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # one block is never given out
+    return {"requests": len(core.scheduler.requests), "blocks": held}
+
+
 STEPS = {
     step.__name__: step
-    for step in (generate, rpc, reset, idle, config, count_preemptions, preemptions)
+    for step in (generate, rpc, reset, idle, config, drain, count_preemptions, preemptions)
 }
 
 

@@ -49,6 +49,11 @@ class Server:
         found = [p for p in self.family() if "Worker_PP" in "".join(p.cmdline()) + p.name()]
         return sorted(found, key=lambda p: "".join(p.cmdline()) + p.name())
 
+    def engine_core(self) -> psutil.Process:
+        """The process that schedules."""
+        (found,) = (p for p in self.family() if "EngineCore" in "".join(p.cmdline()) + p.name())
+        return found
+
     def shared_memory(self) -> set[Path]:
         """Files in shared memory that a process of the family has mapped."""
         found = set()
@@ -207,3 +212,11 @@ def wait_for_end(server: Server, family: Sequence[psutil.Process], limit_s: floa
         time.sleep(0.1)
     names = [f"{p.pid} {p.name()}" for p in family if p.is_running()]
     raise AssertionError(f"after {limit_s} s still there: {names}\n{server.tail()}")
+
+
+def left_behind(paths: set[Path], limit_s: float) -> set[Path]:
+    """Those that still exist after at most that time: none, if all is well."""
+    deadline = time.monotonic() + limit_s
+    while (left := {path for path in paths if path.exists()}) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left

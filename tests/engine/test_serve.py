@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -19,6 +18,7 @@ from served import (
     complete,
     complete_all,
     disconnect,
+    left_behind,
     serve,
     wait_for_end,
 )
@@ -160,15 +160,7 @@ def test_a_dead_worker_ends_the_server(server: Server) -> None:
     assert failure
     assert not failure[0].startswith("200")
     assert "died unexpectedly" in server.log.read_text()
-    assert_gone(segments)
-
-
-def assert_gone(segments: set[Path]) -> None:
-    """Nothing of the server may stay in shared memory."""
-    deadline = time.monotonic() + 5
-    while any(path.exists() for path in segments) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert {path for path in segments if path.exists()} == set()
+    assert not left_behind(segments, 5)
 
 
 def test_one_slot_serves_one_after_the_other_and_sigterm_ends_it(
@@ -190,4 +182,4 @@ def test_one_slot_serves_one_after_the_other_and_sigterm_ends_it(
             server.process.send_signal(signal.SIGTERM)
         seconds = wait_for_end(server, family, 30)
         print(f"SIGTERM to end: {seconds:.1f} s, exit {server.process.returncode}")
-        assert_gone(segments)
+        assert not left_behind(segments, 5)

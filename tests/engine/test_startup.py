@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,27 +136,36 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "async_scheduling": {"async_scheduling": True},
     "data_parallel_size": {"data_parallel_size": 2},
-    "nnodes": {"nnodes": 2},
     "enable_lora": {"enable_lora": True},
     "runner": {"runner": "pooling"},
     "weight_transfer_config": {"weight_transfer_config": {"backend": "nccl"}},
     "enable_prompt_embeds": {"enable_prompt_embeds": True},
     "cpu_offload_gb": {"cpu_offload_gb": 1},
     "kv_transfer_config": {
-        "kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+        "kv_transfer_config": {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}
     },
     "ec_transfer_config": {
         "ec_transfer_config": {"ec_connector": "ECExampleConnector", "ec_role": "ec_both"}
     },
 }
-ATTRIBUTES: dict[str, tuple[str, Any]] = {
-    "model runner": ("use_v2_model_runner", True),
-    "enable_expert_parallel": ("parallel_config.enable_expert_parallel", True),
-    "prefill_context_parallel_size": ("parallel_config.prefill_context_parallel_size", 2),
-    "decode_context_parallel_size": ("parallel_config.decode_context_parallel_size", 2),
-    "multimodal model": ("model_config.is_multimodal_model", True),
-    "enable_sleep_mode": ("model_config.enable_sleep_mode", True),
-    "enable_dbo": ("parallel_config.enable_dbo", True),
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "model runner": {"use_v2_model_runner": True},
+    "enable_expert_parallel": {"parallel_config.enable_expert_parallel": True},
+    "prefill_context_parallel_size": {"parallel_config.prefill_context_parallel_size": 2},
+    "decode_context_parallel_size": {"parallel_config.decode_context_parallel_size": 2},
+    "multimodal model": {"model_config.is_multimodal_model": True},
+    "enable_sleep_mode": {"model_config.enable_sleep_mode": True},
+    "enable_dbo": {"parallel_config.enable_dbo": True},
+    "trace_dir": {
+        "parallel_config.nnodes": 2,
+        "additional_config": {"vpp": {"trace_dir": "/traces"}},
+    },
+    "kv_connector": {
+        "parallel_config.nnodes": 2,
+        "kv_transfer_config": SimpleNamespace(
+            kv_connector="ExampleConnector", kv_connector_module_path=None
+        ),
+    },
 }
 
 
@@ -179,25 +189,55 @@ def test_unsupported_argument_is_refused(feature: str) -> None:
     refused(UnsupportedError, feature, "not supported with vpp", **arguments, **vpp())
 
 
+def always(value: Any) -> property:
+    return property(lambda _: value)
+
+
 @pytest.mark.parametrize("feature", ATTRIBUTES)
 def test_unsupported_config_is_refused(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm_vpp.plugin.support import check_config
 
     config = build(**vpp())
     check_config(config)
-    path, value = ATTRIBUTES[feature]
-    *parts, name = path.split(".")
-    owner = config
-    for part in parts:
-        owner = getattr(owner, part)
-    if isinstance(getattr(type(owner), name, None), property):
-        monkeypatch.setattr(type(owner), name, property(lambda _: value))
-    else:
-        object.__setattr__(owner, name, value)
+    for path, value in ATTRIBUTES[feature].items():
+        *parts, name = path.split(".")
+        owner = config
+        for part in parts:
+            owner = getattr(owner, part)
+        if isinstance(getattr(type(owner), name, None), property):
+            monkeypatch.setattr(type(owner), name, always(value))
+        else:
+            object.__setattr__(owner, name, value)
     with pytest.raises(UnsupportedError, match="not supported with vpp") as caught:
         check_config(config)
     assert feature in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "connector",
+    [
+        {"kv_connector": "ExampleConnector"},
+        {"kv_connector": "ChunkedConnector", "kv_connector_module_path": "engine_connector"},
+    ],
+)
+def test_connectors_that_work_and_those_a_user_brings_are_accepted(
+    connector: dict[str, str],
+) -> None:
+    from vllm.config import KVTransferConfig
+
+    transfer = KVTransferConfig(kv_role="kv_both", **connector)
+    built = build(**vpp(), kv_transfer_config=transfer)
+    assert built.kv_transfer_config.kv_connector == connector["kv_connector"]
+
+
+def test_a_node_without_the_engine_is_told_the_same_as_that_with_it() -> None:
+    nodes = [build(**vpp(), nnodes=2, node_rank=rank, master_addr="127.0.0.1") for rank in range(2)]
+    first, second = (node.additional_config["vpp"] for node in nodes)
+    assert first == second
+    assert {node.parallel_config.worker_cls for node in nodes} == {
+        "vllm_vpp.plugin.worker_cpu.VPPCPUWorker"
+    }
 
 
 def test_chunks_switched_off_are_refused() -> None:

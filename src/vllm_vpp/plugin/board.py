@@ -59,8 +59,7 @@ class Board:
         self.ranks = layout.ranks
         self._rings = len(EngineNumbers._fields) + len(RankNumbers._fields) * layout.ranks
         size = 8 * (self._rings + _RING * layout.stages)
-        name = f"vllm-vpp-{os.getuid()}-{config.instance_id}-{index}.board"
-        self.path = Path(tempfile.gettempdir()) / name
+        self.path = self._path(config, index)
         flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
         handle = os.open(self.path, flags, 0o600)
         try:
@@ -71,9 +70,16 @@ class Board:
             os.close(handle)
         self._numbers = memoryview(self._map).cast("d")
 
+    @staticmethod
+    def _path(config: VllmConfig, index: int) -> Path:
+        name = f"vllm-vpp-{os.getuid()}-{config.instance_id}-{index}.board"
+        return Path(tempfile.gettempdir()) / name
+
     @classmethod
     def create(cls, config: VllmConfig) -> "Board | None":
         """The engine's own; None, and a line in the log, where no file can be made."""
+        with suppress(OSError):
+            cls._path(config, config.parallel_config.data_parallel_index).unlink()
         try:
             return cls(config, config.parallel_config.data_parallel_index, create=True)
         except OSError as error:

@@ -23,6 +23,11 @@ BORDERS = (
         "models and runners ask get_pp_group() which layers they own and where to send",
     ),
     Border(
+        "vllm.distributed.kv_transfer.kv_transfer_state._KV_CONNECTOR_AGENT",
+        "swapped for the stage's connector during one call",
+        "a connector belongs to a process, and a process has several stages",
+    ),
+    Border(
         "GroupCoordinator.use_cpu_custom_send_recv",
         "set to False for the pipeline groups",
         "that path is synchronous beyond its buffer: two ranks that send to each other hang",
@@ -41,6 +46,11 @@ BORDERS = (
         "CompilationConfig.static_forward_context, static_all_moe_layers",
         "a fresh one per stage",
         "KV specs are read from it, and each stage has its own layers",
+    ),
+    Border(
+        "Scheduler.running, max_num_running_reqs, max_num_scheduled_tokens",
+        "set for one call of schedule",
+        "vLLM has no hook for how many tokens or decode steps a step may take",
     ),
     Border(
         "Scheduler.use_pp",

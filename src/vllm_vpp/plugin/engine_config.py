@@ -68,7 +68,7 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
     support.check_arguments(args)
     settings = settings.with_trace_dir()
     changed: dict[str, Any] = {
-        "distributed_executor_backend": VPPExecutor,
+        "distributed_executor_backend": "mp",  # with several nodes, vLLM accepts no class here
         "scheduler_cls": "vllm_vpp.plugin.scheduler.VPPScheduler",
         "async_scheduling": False,
         "additional_config": {
@@ -85,6 +85,7 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
         for name, value in saved.items():
             setattr(args, name, value)
     support.check_config(config)
+    config.parallel_config.distributed_executor_backend = VPPExecutor
     config.parallel_config.worker_cls = support.worker_class(config.parallel_config.worker_cls)
     settings = settings.resolve(resolve(config, settings))
     config.additional_config = {

@@ -24,6 +24,8 @@ from vllm_vpp.core.order import Order
 from vllm_vpp.plugin import engine_config
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.flow import Flow, LazyResult
+from vllm_vpp.plugin.kv_transfer import StageOutputs
+from vllm_vpp.plugin.lifetime import end_with_parent
 from vllm_vpp.plugin.message import Actions, Reply, Step
 from vllm_vpp.plugin.meter import EngineMeter
 from vllm_vpp.plugin.pace import Pace
@@ -40,6 +42,7 @@ class VPPExecutor(MultiprocExecutor):
     def _init_executor(self) -> None:
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
+        end_with_parent()
         self.meter = EngineMeter(Board.create(self.vllm_config))
         super()._init_executor()
         dispatcher = Dispatcher(
@@ -47,7 +50,7 @@ class VPPExecutor(MultiprocExecutor):
             cost=engine_config.cost_of(self.vllm_config),
         )
         self.flow = Flow(dispatcher, self._send)
-        self.pace = Pace.of(self.vllm_config)
+        self.pace = Pace.start(self.vllm_config)
         self.pace.use(dispatcher)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
         self._submitted = -1
@@ -92,6 +95,11 @@ class VPPExecutor(MultiprocExecutor):
         each = self.layout.sweeps
         grouped = [kv_cache_configs[i : i + each] for i in range(0, len(kv_cache_configs), each)]
         super().initialize_from_config(grouped)
+
+    def init_kv_output_aggregator(self, connector: Any) -> None:
+        """Merge the reports of the KV connectors of all stages of all ranks."""
+        count = self.parallel_config.world_size * self.layout.sweeps
+        self.kv_output_aggregator = StageOutputs.from_connector(connector, count)
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Submit a micro-batch; `sample_tokens` gives its output, or this call when it is empty."""
@@ -148,7 +156,11 @@ class VPPExecutor(MultiprocExecutor):
     def _send(self, actions: Actions, replies: bool) -> "Future[Any] | None":
         if replies:
             future: Future[Any] = self.collective_rpc(
-                "vpp_run", args=(actions,), non_block=True, unique_reply_rank=self.output_rank
+                "vpp_run",
+                args=(actions,),
+                non_block=True,
+                unique_reply_rank=self.output_rank,
+                kv_output_aggregator=self.kv_output_aggregator,  # with one, every rank replies
             )
             return future
         if self.is_failed or self.rpc_broadcast_mq is None:

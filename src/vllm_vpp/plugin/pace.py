@@ -68,10 +68,14 @@ class Pace:
         self._file = LawFile(config) if self.settings.learns else None
 
     @classmethod
+    def start(cls, config: VllmConfig) -> "Pace":
+        """The pace of an engine that starts now; the executor asks first."""
+        cls._of[config.instance_id] = cls(config)
+        return cls._of[config.instance_id]
+
+    @classmethod
     def of(cls, config: VllmConfig) -> "Pace":
         """The pace of the engine with this config."""
-        if config.instance_id not in cls._of:
-            cls._of[config.instance_id] = cls(config)
         return cls._of[config.instance_id]
 
     def use(self, dispatcher: Dispatcher) -> None:

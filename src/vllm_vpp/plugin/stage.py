@@ -1,19 +1,20 @@
 """One stage of a process: a stock worker and model runner that believe to be a pipeline rank.
 
 Owns the per-stage copies of vLLM's worker and config, and the swap of vLLM's global pipeline group
-around each call. Leaves transfers to `transport` and the choice of what runs to the executor.
+and KV connector around each call. Leaves transfers to `transport`, and to the executor what runs.
 """
 
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.v1.worker.worker_base import WorkerBase
 
+from vllm_vpp.plugin.kv_transfer import StageConnector
 from vllm_vpp.plugin.settings import KEY
 from vllm_vpp.plugin.transport import Arrival, StageGroup
 
@@ -41,6 +42,7 @@ class Stage:
     index: int
     worker: Any
     group: StageGroup
+    connector: StageConnector = field(default_factory=StageConnector)
 
     @classmethod
     def make(cls, host: WorkerBase, base: type[WorkerBase], group: StageGroup) -> "Stage":
@@ -64,10 +66,11 @@ class Stage:
 
     @contextmanager
     def in_group(self) -> Iterator[None]:
-        """Swap vLLM's pipeline group only: enough to run what has been loaded."""
+        """Swap pipeline group and KV connector only: enough to run what has been loaded."""
         saved, parallel_state._PP = parallel_state._PP, self.group
         try:
-            yield
+            with self.connector.current():
+                yield
         finally:
             parallel_state._PP = saved
 
@@ -89,7 +92,10 @@ class Stage:
             return self.worker.execute_model(scheduler_output)
 
     def sample(self, grammar_output: Any) -> Any:
-        """Sample from the micro-batch just run; last stage only."""
+        """Finish the micro-batch just run: sample on the last stage.
+
+        On another one vLLM's runner returns what the KV connector has to report, if anything.
+        """
         with self.in_group():
             return self.worker.sample_tokens(grammar_output)
 

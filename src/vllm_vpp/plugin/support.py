@@ -13,6 +13,7 @@ from vllm.engine.arg_utils import EngineArgs
 
 from vllm_vpp.errors import UnsupportedError
 from vllm_vpp.plugin.log import logger
+from vllm_vpp.plugin.settings import KEY
 
 __all__ = ["REFUSALS", "Refusal", "check_arguments", "check_config", "worker_class"]
 
@@ -20,6 +21,10 @@ _WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": "vllm_vpp.plugin.worker_cpu.VPPCPUWorker",
     "vllm.v1.worker.gpu_worker.Worker": "vllm_vpp.plugin.worker_gpu.VPPGPUWorker",
 }
+
+
+# Shown to work with one connector per stage. What a user brings along is the user's to know.
+_CONNECTORS = ("ExampleConnector",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,17 @@ class Refusal:
 
 def _if(condition: object, value: object) -> object:
     return value if condition else None
+
+
+def _several_machines(config: VllmConfig) -> bool:
+    return config.parallel_config.nnodes > 1
+
+
+def _unknown_connector(config: VllmConfig) -> object:
+    transfer = config.kv_transfer_config
+    if transfer is None or transfer.kv_connector_module_path:
+        return None
+    return _if(transfer.kv_connector not in _CONNECTORS, transfer.kv_connector or "unset")
 
 
 def _offloads(config: Any) -> bool:
@@ -65,11 +81,9 @@ REFUSALS = (
     ),
     Refusal(
         feature="kv_transfer_config",
-        found=lambda c: _if(
-            c.kv_transfer_config, getattr(c.kv_transfer_config, "kv_connector", True)
-        ),
-        why="connectors assume that a rank owns one contiguous range of layers",
-        fix="leave it out",
+        found=_unknown_connector,
+        why="not shown to work with one connector per stage, several in a process",
+        fix="use ExampleConnector, or one of your own by kv_connector_module_path",
     ),
     Refusal(
         feature="ec_transfer_config",
@@ -110,10 +124,18 @@ REFUSALS = (
         fix="use 1",
     ),
     Refusal(
-        feature="nnodes",
-        found=lambda c: _if(c.parallel_config.nnodes > 1, c.parallel_config.nnodes),
-        why="several machines are not shown to work",
-        fix="use 1",
+        feature="trace_dir",
+        found=lambda c: _if(_several_machines(c), c.additional_config[KEY].get("trace_dir")),
+        why="a trace of several machines would compare clocks that do not agree",
+        fix="leave it out, or use one machine",
+    ),
+    Refusal(
+        feature="kv_connector",
+        found=lambda c: _if(
+            _several_machines(c), getattr(c.kv_transfer_config, "kv_connector", None)
+        ),
+        why="connectors are not shown to work across several machines",
+        fix="leave kv_transfer_config out, or use one machine",
     ),
     Refusal(
         feature="enable_lora",
@@ -182,8 +204,6 @@ def check_arguments(args: EngineArgs) -> None:
             "enable_chunked_prefill=False: not supported with vpp: without chunks there is nothing "
             "to pipeline; leave it out"
         )
-    if args.nnodes > 1:
-        raise _refused(_refusal("nnodes"), args.nnodes)
     if args.scheduler_cls is not None:
         raise UnsupportedError(
             f"scheduler_cls={args.scheduler_cls}: vpp brings its own; must be left out; "

@@ -176,14 +176,19 @@ class Transport:
     """Links and groups of one process, for all stages that it owns.
 
     `copies`: outputs live in buffers that the next micro-batch overwrites (graphs), so they are
-    copied before they are sent.
+    copied before they are sent. `peer_ends` is called, in a receiving thread, when a rank that this
+    one receives from has stopped or died first.
     """
 
-    def __init__(self, layout: Layout, *, copies: bool) -> None:
+    def __init__(
+        self, layout: Layout, *, copies: bool, peer_ends: Callable[[], None] | None = None
+    ) -> None:
         self.layout = layout
         self.physical: GroupCoordinator = parallel_state.get_pp_group()
         self.rank = self.physical.rank_in_group
         self.copies = copies
+        self._peer_ends = peer_ends
+        self._stopping = False
         self._groups = self._make_groups()
         self._options: dict[str, Any] = {"all_gather_group": parallel_state.get_tp_group()}
         self._receivers: list[threading.Thread] = []
@@ -228,6 +233,7 @@ class Transport:
 
         Returns whether all of them ended; they do once the ranks before have stopped or died.
         """
+        self._stopping = True
         if not self._receivers:
             return True
         for stage in self.groups:
@@ -253,7 +259,7 @@ class Transport:
                 tensors, handles, finish = group.irecv_tensor_dict(src=source, **self._options)
                 assert tensors is not None
                 if _STOP in tensors:
-                    return
+                    break
                 if on_host:  # elsewhere the compute stream waits, in the thread that computes
                     for handle in handles:
                         handle.wait()
@@ -261,6 +267,8 @@ class Transport:
                 link.put(Arrival(tensors, handles, finish, posted, time.monotonic_ns()))
         except BaseException as error:  # noqa: BLE001 - handed to the computing thread, which raises it
             link.put(_Failed(error))
+        if self._peer_ends is not None and not self._stopping:
+            self._peer_ends()
 
     def send(self, stage: int, tensors: dict[str, Any], options: dict[str, Any]) -> list[Any]:
         """Output of `stage` - 1; the group keeps handles and tensors alive until it is sent."""

@@ -4,7 +4,9 @@ Owns which stage a call is meant for. Loading, KV caches and warm-up are the pla
 stage; running follows the executor's messages. Mirrors vllm/v1/worker/gpu_worker.py.
 """
 
+import os
 import pickle
+import signal
 import time
 from collections import deque
 from typing import Any
@@ -23,9 +25,14 @@ from vllm_vpp.plugin.message import Actions, Reply, Step
 from vllm_vpp.plugin.meter import RankMeter
 from vllm_vpp.plugin.recorder import Recorder
 from vllm_vpp.plugin.stage import Stage, divide_memory
-from vllm_vpp.plugin.transport import Transport
+from vllm_vpp.plugin.transport import Arrival, Transport
 
 __all__ = ["StageHost"]
+
+
+def _end_process() -> None:
+    """End as on an order to: on another machine nobody can close the pipe that gives it."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _refused(name: str) -> Any:
@@ -47,8 +54,6 @@ class StageHost:
 
     def init_device(self) -> None:
         """Start the device as the platform does, then one model runner per stage."""
-        import os
-
         super().init_device()  # type: ignore[misc]  # the platform's class comes next in the order
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
@@ -57,7 +62,10 @@ class StageHost:
             None,
             CUDAGraphMode.NONE,
         )
-        self.transport = Transport(self.layout, copies=graphs)
+        several = self.vllm_config.parallel_config.nnodes > 1
+        self.transport = Transport(
+            self.layout, copies=graphs, peer_ends=_end_process if several else None
+        )
         assert isinstance(self, WorkerBase)
         self.stages = {s: Stage.make(self, self.base, g) for s, g in self.transport.groups.items()}
         self.model_runner = self._last.worker.model_runner
@@ -67,6 +75,10 @@ class StageHost:
         self.meter = self._meter()
         self._owned = frozenset(self.stages)
         self._replies = self.layout.stages - 1 in self._owned
+        # with KV connectors: outputs of this rank's stages, by micro-batch
+        self._outputs: dict[int, list[Any]] | None = (
+            None if self.vllm_config.kv_transfer_config is None else {}
+        )
 
     @property
     def _last(self) -> Stage:
@@ -118,6 +130,14 @@ class StageHost:
                 stage.worker.initialize_from_config(config)
         self.transport.start()
 
+    def get_kv_connector_handshake_metadata(self) -> dict[tuple[int, int], Any] | None:
+        """What the KV connector of each stage tells the scheduler's, by (stage, tensor rank)."""
+        found: dict[tuple[int, int], Any] = {}
+        for stage in self.stages.values():
+            with stage.active():
+                found |= stage.worker.get_kv_connector_handshake_metadata() or {}
+        return found or None
+
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Warm up each stage; the times add up."""
         times = []
@@ -145,9 +165,9 @@ class StageHost:
 
     def shutdown(self) -> None:
         """End the receiving threads before vLLM destroys the groups that they wait on."""
-        import os
-
         self.recorder.flush()
+        for stage in self.stages.values():
+            stage.connector.shutdown()
         ended = self.transport.stop()
         super().shutdown()  # type: ignore[misc]  # the platform's class comes next in the order
         if not ended:  # a thread inside a collective library cannot be cancelled
@@ -155,6 +175,9 @@ class StageHost:
 
     def vpp_run(self, message: Actions) -> Any:
         """Run this rank's actions in order; returns a `Reply` if the last stage was among them.
+
+        With KV connectors every rank replies: the outputs of its stages for the micro-batch that
+        the message finishes. They have all run, since the last stage comes after them.
 
         A rank that fails without being the one that replies ends its process, so that vLLM's
         monitor reports the failure at once instead of leaving the others to wait for a transfer.
@@ -179,11 +202,14 @@ class StageHost:
             output = self._run_stage(self.stages[action.stage], action.micro_batch, message)
             ran += 1
         self.recorder.add("m", started, time.monotonic_ns(), ran)
-        if message.sampling:
-            self.recorder.flush()
-        if self._replies and message.sampling:
-            return Reply(output, self.clock.take())
-        return None
+        if not message.sampling:
+            return None
+        self.recorder.flush()
+        if self._outputs is not None:
+            output = [one for index in message.sampling for one in self._outputs.pop(index)]
+        elif not self._replies:
+            return None
+        return Reply(output, self.clock.take())
 
     def _run_stage(self, stage: Stage, index: int, message: Actions) -> Any:
         step = self.steps[stage.index].popleft()
@@ -204,19 +230,29 @@ class StageHost:
             samples, grammar = message.sampling[index]
             if samples:
                 output = stage.sample(grammar)
-        end = time.monotonic_ns()
+        elif self._outputs is not None and step.tokens:
+            output = stage.sample(None)
+        if self._outputs is not None:
+            self._outputs.setdefault(index, []).append(output)
+        times = asked, start, time.monotonic_ns()
         if began is not None:
             self.clock.end(began, stage.index, index)
         if step.tokens:
-            self.meter.ran(stage.index, (asked, start, end), arrival)
-        if self.recorder.enabled and step.tokens:
-            self.recorder.add("c", stage.index, index, start, end)
-            if arrival is not None and arrival.posted_ns is not None:
-                self.recorder.add(
-                    "r", stage.index, index, arrival.posted_ns, arrival.done_ns, start - asked
-                )
-            sends = not stage.group.is_last_rank and not self.layout.enters_by_turn(stage.index + 1)
-            if sends:
-                group = stage.group
-                self.recorder.add("s", stage.index + 1, index, group.sent_ns, group.sent_bytes)
+            self.meter.ran(stage.index, times, arrival)
+            self._record(stage, index, times, arrival)
         return output
+
+    def _record(
+        self, stage: Stage, index: int, times: tuple[int, int, int], arrival: Arrival | None
+    ) -> None:
+        """Note an action: when its input was asked for, when it started, when it ended."""
+        if not self.recorder.enabled:
+            return
+        asked, start, end = times
+        group = stage.group
+        self.recorder.add("c", stage.index, index, start, end)
+        if arrival is not None and arrival.posted_ns is not None:
+            waited = start - asked
+            self.recorder.add("r", stage.index, index, arrival.posted_ns, arrival.done_ns, waited)
+        if not group.is_last_rank and not self.layout.enters_by_turn(stage.index + 1):
+            self.recorder.add("s", stage.index + 1, index, group.sent_ns, group.sent_bytes)

@@ -1,0 +1,50 @@
+"""A process that watches its parent ends when that is killed, also when it ignores SIGTERM."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CODE = """
+import multiprocessing, os, signal, sys, time
+from vllm_vpp.plugin.lifetime import end_with_parent
+
+def child():
+    if sys.argv[1] == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.argv[1] != "unwatched":
+        end_with_parent(grace_s=0.5)
+    print(os.getpid(), flush=True)
+    time.sleep(20)
+
+multiprocessing.get_context("fork").Process(target=child).start()
+time.sleep(20)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; a zombie that nobody has collected does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's process table")
+@pytest.mark.parametrize(
+    ("kind", "ends"), [("obedient", True), ("deaf", True), ("unwatched", False)]
+)
+def test_a_watching_process_ends_with_its_parent(kind: str, ends: bool) -> None:
+    with subprocess.Popen([sys.executable, "-c", CODE, kind], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(1.5)
+        assert alive(child), "ended although its parent lives"
+        parent.kill()
+    deadline = time.monotonic() + 4
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert alive(child) != ends
