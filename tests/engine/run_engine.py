@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
 
 Tokens = list[int]
 
@@ -24,6 +25,7 @@ def generate(
     *,
     together: bool = False,
     sampling: dict[str, Any] | list[dict[str, Any]],
+    priority: list[int] | None = None,
 ) -> dict[str, Any]:
     """Tokens, log-probabilities of the chosen tokens and cached prompt tokens, per prompt."""
     each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
@@ -31,7 +33,7 @@ def generate(
     began = time.monotonic()
     requests = [{"prompt_token_ids": tokens} for tokens in prompts]
     if together:
-        results = llm.generate(requests, params, use_tqdm=False)
+        results = llm.generate(requests, params, use_tqdm=False, priority=priority)
     else:
         results = [
             llm.generate([request], [one], use_tqdm=False)[0]
@@ -39,6 +41,35 @@ def generate(
         ]
     seconds = time.monotonic() - began
     return {"seconds": seconds, "outputs": [answer(result) for result in results]}
+
+
+def embed(llm: LLM, prompts: list[Tokens]) -> list[list[float]]:
+    """What a pooling model makes of each prompt, all submitted at once."""
+    results = llm.embed([{"prompt_token_ids": tokens} for tokens in prompts], use_tqdm=False)
+    return [[float(value) for value in result.outputs.embedding] for result in results]
+
+
+def adapted(
+    llm: LLM, prompts: list[Tokens], adapters: list[str | None], sampling: dict[str, Any]
+) -> dict[str, Any]:
+    """As `generate`, all at once, each prompt with the LoRA adapter of that folder."""
+    params = [SamplingParams(**{"ignore_eos": True, "logprobs": 0, **sampling})] * len(prompts)
+    names = sorted({folder for folder in adapters if folder is not None})
+    requests = [{"prompt_token_ids": tokens} for tokens in prompts]
+    loras = [
+        None if folder is None else LoRARequest(f"a{names.index(folder)}", 1 + names.index(folder), folder)
+        for folder in adapters
+    ]
+    results = llm.generate(requests, params, use_tqdm=False, lora_request=loras)
+    return {"seconds": 0.0, "outputs": [answer(result) for result in results]}
+
+
+def several(llm: LLM, prompts: list[Tokens], sampling: dict[str, Any]) -> list[list[Tokens]]:
+    """Tokens of every sample, per prompt."""
+    params = SamplingParams(**{"ignore_eos": True, **sampling})
+    requests = [{"prompt_token_ids": tokens} for tokens in prompts]
+    results = llm.generate(requests, params, use_tqdm=False)
+    return [[list(sample.token_ids) for sample in result.outputs] for result in results]
 
 
 def answer(result: Any) -> dict[str, Any]:
@@ -135,7 +166,19 @@ def drain(llm: LLM) -> dict[str, int]:
 
 STEPS = {
     step.__name__: step
-    for step in (generate, rpc, reset, idle, config, drain, count_preemptions, preemptions)
+    for step in (
+        generate,
+        several,
+        embed,
+        adapted,
+        rpc,
+        reset,
+        idle,
+        config,
+        drain,
+        count_preemptions,
+        preemptions,
+    )
 }
 
 

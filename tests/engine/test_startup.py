@@ -136,8 +136,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "async_scheduling": {"async_scheduling": True},
     "data_parallel_size": {"data_parallel_size": 2},
-    "enable_lora": {"enable_lora": True},
-    "runner": {"runner": "pooling"},
     "weight_transfer_config": {"weight_transfer_config": {"backend": "nccl"}},
     "enable_prompt_embeds": {"enable_prompt_embeds": True},
     "cpu_offload_gb": {"cpu_offload_gb": 1},
@@ -150,6 +148,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "model runner": {"use_v2_model_runner": True},
+    "runner": {"model_config.runner_type": "draft"},
     "enable_expert_parallel": {"parallel_config.enable_expert_parallel": True},
     "prefill_context_parallel_size": {"parallel_config.prefill_context_parallel_size": 2},
     "decode_context_parallel_size": {"parallel_config.decode_context_parallel_size": 2},

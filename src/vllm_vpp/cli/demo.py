@@ -65,14 +65,11 @@ def _print(console: "Console", found: "Demo") -> None:
     )
     console.print(ttft_table(found))
     ratio = found.ratio
-    verdict = (
-        "the interval contains 1: no difference shown"
-        if ratio.within_noise
-        else f"the V answers {(1 - ratio.mean) * 100:+.1f}% sooner".replace("+", "")
-        if ratio.mean < 1
-        else f"the V answers {(ratio.mean - 1) * 100:.1f}% later"
+    verdict = "sooner" if ratio.value < 1 else "later"
+    verdict = f": the V answers {abs(1 - ratio.value):.1%} {verdict}"
+    console.print(
+        f"TTFT of VPP / CPP, 95% interval: {ratio}{'' if ratio.within_noise else verdict}"
     )
-    console.print(f"TTFT of VPP / CPP, 95% interval: {ratio}: {verdict}")
     console.print(rank_table(found))
     console.print(
         "bubble = neither computing nor transferring; shares of the time from the first to the "

@@ -54,6 +54,7 @@ class VPPExecutor(MultiprocExecutor):
         self.pace.use(dispatcher)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
         self._submitted = -1
+        self._pools = self.model_config.runner_type == "pooling"
 
     def _header(self) -> dict[str, Any]:
         import vllm
@@ -102,7 +103,10 @@ class VPPExecutor(MultiprocExecutor):
         self.kv_output_aggregator = StageOutputs.from_connector(connector, count)
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
-        """Submit a micro-batch; `sample_tokens` gives its output, or this call when it is empty."""
+        """Submit a micro-batch; `sample_tokens` gives its output.
+
+        This call does when nothing is sampled: the micro-batch is empty, or the model pools.
+        """
         began = time.monotonic_ns()
         index = self._submitted = self.flow.next_index
         step = Step(
@@ -116,7 +120,7 @@ class VPPExecutor(MultiprocExecutor):
         self.meter.submitted(step.chunks)
         self._show()
         future: Future[Any] = Future()
-        if step.tokens:
+        if step.tokens and not self._pools:
             future.set_result(None)
         else:
             self.flow.allow_sampling(index, samples=False)

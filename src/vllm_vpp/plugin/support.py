@@ -138,12 +138,6 @@ REFUSALS = (
         fix="leave kv_transfer_config out, or use one machine",
     ),
     Refusal(
-        feature="enable_lora",
-        found=lambda c: _if(c.lora_config, True),
-        why="adapters are loaded into one model of a process, and a rank holds one per stage",
-        fix="leave it out",
-    ),
-    Refusal(
         feature="multimodal model",
         found=lambda c: _if(c.model_config.is_multimodal_model, c.model_config.model),
         why="encoder outputs are not passed between stages",
@@ -151,9 +145,11 @@ REFUSALS = (
     ),
     Refusal(
         feature="runner",
-        found=lambda c: _if(c.model_config.runner_type != "generate", c.model_config.runner_type),
-        why="only text generation is shown to give the same answers",
-        fix="use --runner generate",
+        found=lambda c: _if(
+            c.model_config.runner_type not in ("generate", "pooling"), c.model_config.runner_type
+        ),
+        why="only generating and pooling are shown to give the same answers",
+        fix="use --runner generate or pooling",
     ),
     Refusal(
         feature="enable_sleep_mode",

@@ -1,0 +1,170 @@
+"""vLLM features under a V: each answers as stock vLLM with the same settings on one rank."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_runs import (
+    GREEDY,
+    LAYERS,
+    MAX_MODEL_LEN,
+    TOGETHER_BOUND,
+    Engine,
+    V,
+    outputs,
+    prompt,
+    run,
+)
+from test_same_answers import largest_difference
+
+from vllm_vpp.bench.models import checkpoint, tiny
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+
+BOUND = TOGETHER_BOUND["llama"]
+LENGTHS = (1, 300, 1300)
+
+
+def alone(**more: Any) -> dict[str, Any]:
+    prompts = [prompt(n, seed=21) for n in LENGTHS]
+    return {"do": "generate", "name": "alone", "prompts": prompts, "sampling": GREEDY, **more}
+
+
+def together(**more: Any) -> dict[str, Any]:
+    prompts = [prompt(n, seed=22 + n) for n in (5, 700, 1500, 90)]
+    step = {"do": "generate", "name": "together", "together": True, "prompts": prompts}
+    return step | {"sampling": GREEDY, **more}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Engine settings shared by both sides, and what both are asked. `tensor`: ranks per rank."""
+
+    architecture: str = "llama"
+    model: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    steps: tuple[dict[str, Any], ...] = (alone(), together())
+    tensor: int = 1
+    vpp: dict[str, Any] = field(default_factory=lambda: V)
+
+    def engine(self, ranks: int, vpp: dict[str, Any] | None, folder: Path) -> Engine:
+        """Keeps what it learns in `folder`."""
+        sizes = {"layers": LAYERS, "max_positions": MAX_MODEL_LEN} | self.model
+        options = {"model": str(checkpoint(tiny(self.architecture, **sizes)))} | self.options
+        processes = ranks * self.tensor
+        cores = "|".join(str(i % 2) for i in range(processes))
+        environment = {"VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_CACHE_ROOT": str(folder)}
+        if self.tensor > 1:
+            options["tensor_parallel_size"] = self.tensor
+        if vpp is None:
+            environment["VLLM_PLUGINS"] = ""
+        return Engine(self.architecture, ranks, vpp, options=options, environment=environment)
+
+
+FEATURES = {
+    "sliding windows beside full attention": Feature("gemma3"),
+    "sliding windows, planned as they bend": Feature(
+        "gemma3", vpp={**V, "chunking": {"policy": "hybrid", "peak": 256}, "learn": True}
+    ),
+    "tied embeddings": Feature(model={"tied_embeddings": True}),
+    "tensor parallel": Feature(tensor=2),
+    "priority scheduling": Feature(
+        options={"scheduling_policy": "priority"},
+        steps=(together(priority=[3, 2, 1, 0]),),
+    ),
+    "several samples": Feature(
+        steps=(
+            {
+                "do": "several",
+                "name": "several",
+                "prompts": [prompt(200, seed=31)],
+                "sampling": {"n": 3, "temperature": 0.9, "seed": 5, "max_tokens": 12},
+            },
+        )
+    ),
+    "pooling": Feature(
+        options={"runner": "pooling", "convert": "embed"},
+        steps=(
+            {
+                "do": "embed",
+                "name": "embed",
+                "prompts": [prompt(n, seed=41) for n in (3, 400, 1300)],
+            },
+        ),
+    ),
+    "on a wave": Feature(vpp={"layout": "wave", "sweeps": 3}),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_answers_like_stock_vllm(name: str, tmp_path: Path) -> None:
+    feature = FEATURES[name]
+    reference = run(feature.engine(1, None, tmp_path), feature.steps)
+    answers = run(feature.engine(2, feature.vpp, tmp_path), feature.steps)
+    for step in feature.steps:
+        mine, theirs = answers[step["name"]], reference[step["name"]]
+        if step["do"] == "embed":
+            assert len({tuple(vector) for vector in mine}) == len(mine), "it ignores the prompt"
+            for one, other in zip(mine, theirs, strict=True):
+                assert one == pytest.approx(other, abs=1e-5)
+            continue
+        if step["do"] == "several":
+            assert mine == theirs
+            assert len({tuple(tokens) for tokens in mine[0]}) > 1, "all samples are the same"
+            continue
+        assert largest_difference(outputs(mine), outputs(theirs)) <= BOUND
+
+
+def adapter(folder: Path, seed: int) -> str:
+    """A LoRA adapter of rank 4 for attention and feed-forward parts of every layer."""
+    import torch
+    from safetensors.torch import save_file
+
+    spec = tiny("llama", layers=LAYERS, max_positions=MAX_MODEL_LEN)
+    heads, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    shapes = {
+        "self_attn.q_proj": (spec.hidden, heads),
+        "self_attn.v_proj": (spec.hidden, kv),
+        "mlp.down_proj": (spec.intermediate, spec.hidden),
+    }
+    draw = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for layer in range(LAYERS):
+        for name, (inputs, outs) in shapes.items():
+            key = f"base_model.model.model.layers.{layer}.{name}"
+            tensors[f"{key}.lora_A.weight"] = torch.randn(4, inputs, generator=draw) / inputs**0.5
+            tensors[f"{key}.lora_B.weight"] = torch.randn(outs, 4, generator=draw) * 0.1
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    modules = sorted({name.split(".")[1] for name in shapes})
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": modules, "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def test_adapters_answer_like_stock_vllm(tmp_path: Path) -> None:
+    one, two = adapter(tmp_path / "one", 1), adapter(tmp_path / "two", 2)
+    step = {
+        "do": "adapted",
+        "name": "adapted",
+        "prompts": [prompt(600, seed=51)] * 3,
+        "adapters": [one, None, two],
+        "sampling": GREEDY,
+    }
+    feature = Feature(options={"enable_lora": True, "max_loras": 2, "max_lora_rank": 8})
+    reference = outputs(run(feature.engine(1, None, tmp_path), [step])["adapted"])
+    answers = outputs(run(feature.engine(2, V, tmp_path), [step])["adapted"])
+    assert len({tuple(out.tokens) for out in reference}) == 3, "adapters change nothing"
+    assert largest_difference(answers, reference) <= BOUND
+
+
+@pytest.mark.slow
+def test_compiled_models_answer_like_one_rank_in_tokens(tmp_path: Path) -> None:
+    """Fusion is cut at other places, so log-probabilities of one precision differ a little."""
+    feature = Feature(options={"enforce_eager": False}, steps=(alone(),))
+    reference = run(feature.engine(1, None, tmp_path), feature.steps)
+    answers = run(feature.engine(2, V, tmp_path), feature.steps)
+    mine, theirs = outputs(answers["alone"]), outputs(reference["alone"])
+    assert [one.tokens for one in mine] == [one.tokens for one in theirs]
