@@ -41,6 +41,13 @@ def test_the_last_chunk_of_a_long_prompt_rides_alone() -> None:
     assert limits.step == 452
 
 
+def test_a_threshold_for_long_prompts_lets_others_share_the_step() -> None:
+    policy = make_policy({"policy": "ramp", "peak": 2048}, law=LAW, ranks=2)
+    limits = step_limits(policy, [prompt(16_000), prompt(500)], decodes=3, maximum=4096)
+    assert limits.shared(4096, 256)[:2] == (4096, 256)
+    assert limits.shared(4096, 100_000)[:2] == (4096, limits.request)
+
+
 def test_without_prompts_vllm_decides() -> None:
     assert step_limits(fixed(2048), [], decodes=5, maximum=8192) == Limits(8192, None)
 

@@ -41,6 +41,11 @@ class Limits(NamedTuple):
         """The same with a shorter first chunk, alone with the decode steps; 0 for none at all."""
         return self._replace(step=tokens + decodes, request=max(tokens, 1))
 
+    def shared(self, maximum: int, threshold: int) -> "Limits":
+        """The same chunk at most, and no more than `threshold`, with the step open to others."""
+        request = threshold if self.request is None else min(self.request, threshold)
+        return self._replace(step=maximum, request=request)
+
 
 def decode_budget(policy: Policy | None, decodes: int, step: int) -> int:
     """How many of the `decodes` that are ready go into scheduler step `step`."""

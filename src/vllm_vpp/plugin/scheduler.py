@@ -83,7 +83,8 @@ class VPPScheduler(Scheduler):
             self._plan_anew()
         policy, packing = self._pace.policy, self._pace.packing
         maximum = self.scheduler_config.max_num_batched_tokens
-        if policy is None and not (packing and packing.watches):
+        threshold = self.scheduler_config.long_prefill_token_threshold
+        if policy is None and (threshold or not (packing and packing.watches)):
             return Limits(maximum, None)
         running = [r for r in self.running if _left(r)]
         decodes = sum(map(_decodes, running))
@@ -92,6 +93,8 @@ class VPPScheduler(Scheduler):
         coming = chain((r for r in running if not _decodes(r)), self.waiting)
         prompts = (Prompt(r.request_id, self._view(r)._replace(**load)) for r in coming)
         limits = step_limits(policy, prompts, budget, maximum)
+        if threshold:  # the user wants others to share the steps of a long prompt
+            return limits.shared(maximum, threshold)
         if packing is None or limits.first is None:
             return limits
         room = packing.room(limits.first, self.block_size)
