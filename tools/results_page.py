@@ -67,7 +67,8 @@ def origin(result: dict[str, Any]) -> str:
     """Hardware, versions, command and repeats of a result."""
     facts = ", ".join(f"{k} {v}" for k, v in result["machine"].items())
     rounds = 1 + max(r["round"] for r in result["runs"])
-    return f"`{result['command']}`, {rounds} rounds, arms in turn. {facts}.\n"
+    how = result.get("note", "arms in turn")
+    return f"`{result['command']}`, {rounds} rounds, {how}. {facts}.\n"
 
 
 def prefill_rows(result: dict[str, Any]) -> Rows:
@@ -117,7 +118,7 @@ def agreement(result: dict[str, Any], *, equal_chunks: bool) -> str:
     return text + "\n"
 
 
-def demo_body(result: dict[str, Any]) -> str:
+def equal_body(result: dict[str, Any]) -> str:
     """CPP and V at equal chunks."""
     return "\n".join(
         [
@@ -146,7 +147,13 @@ def prefill_body(result: dict[str, Any]) -> str:
 def demo_section() -> str:
     """The demonstration."""
     result = load("demo")
-    return f"## {result['title']}\n\n" + demo_body(result)
+    return f"## {result['title']}\n\n" + equal_body(result)
+
+
+def equal_section() -> str:
+    """The same as a suite."""
+    result = load("equal")
+    return f"## {result['title']}\n\n" + equal_body(result)
 
 
 def prefill_section() -> str:
@@ -199,7 +206,7 @@ def v_bound(chunks: list[float], ranks: int) -> float:
 def control_section() -> str:
     """Host time outside the model runners."""
     rows: list[tuple[str, ...]] = []
-    for name in ("prefill", "bubble"):
+    for name in ("equal", "prefill", "bubble"):
         if not (ROOT / "results" / f"{name}.json").exists():
             continue
         result = load(name)
@@ -388,6 +395,7 @@ def sliding_section() -> str:
 
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": demo_section,
+    "equal": equal_section,
     "prefill": prefill_section,
     "policies": policies_section,
     "chunks": chunks_section,
@@ -410,12 +418,12 @@ def sections() -> str:
 
 def readme_block() -> str:
     """Picture, tables and ratios of the README."""
-    demo, best = load("demo"), load("prefill")
+    equal, best = load("equal"), load("prefill")
     return (
         "![Two ranks on one prompt: plain pipeline and V](docs/timelines.svg)\n\n"
-        f"{demo['title']}: a real run of each with chunks of {demo['chunk']}, chunk numbers in the "
-        "boxes, idle time grey.\n\n"
-        + demo_body(demo)
+        f"{equal['title']}: a real run of each with chunks of {equal['arms']['CPP']['chunk']}, chunk "
+        "numbers in the boxes, idle time grey.\n\n"
+        + equal_body(equal)
         + f"\n{best['title']}:\n\n"
         + prefill_body(best)
         + "\n"
@@ -424,6 +432,6 @@ def readme_block() -> str:
 
 def timelines() -> str:
     """docs/timelines.svg."""
-    stored = load("demo")["timelines"]
+    stored = {kept["arm"]: kept["timeline"] for kept in load("equal")["timelines"]}
     names = {"CPP": "CPP, plain pipeline", "VPP": "VPP, V layout"}
     return svg({title: Timeline.from_json(stored[arm]) for arm, title in names.items()})

@@ -23,7 +23,7 @@ def test_a_long_prompt_rides_alone() -> None:
     policy = make_policy({"policy": "ramp", "peak": 2048}, law=LAW, ranks=2)
     limits = step_limits(policy, [prompt(16_000), prompt(500)], decodes=3, maximum=4096)
     chunk = next_chunk(policy, View(0, 16_000, 4093))
-    assert limits == Limits(chunk + 3, chunk, None, Chunk("r", 0, chunk))
+    assert limits == Limits(chunk + 3, chunk, None, (Chunk("r", 0, chunk),))
 
 
 def test_short_prompts_share_a_step() -> None:

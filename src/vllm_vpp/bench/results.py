@@ -60,7 +60,7 @@ def run_suite(
             for run in some:
                 result["runs"].append(run.as_dict())
                 _keep_timeline(result, run, all_of_them=suite.alive == 1)
-            for arm in group:
+            for arm in (arm for arm in group if arm.vpp is not None):
                 now = _control(folder / f"{arm.name}.trace")
                 result["control"][arm.name] = _sum(earlier.get(arm.name, {}), now)
             yield result
@@ -119,7 +119,13 @@ def _keep_timeline(result: Result, run: Measured, *, all_of_them: bool) -> None:
     if all_of_them or not mine:
         result["timelines"].append(kept)
         return
-    times = {(r["case"], r["round"]): r["ttft"][0] for r in result["runs"] if r["arm"] == run.arm}
+    if mine[0]["case"] != run.case:
+        return
+    times = {
+        r["round"]: r["ttft"][0]
+        for r in result["runs"]
+        if r["arm"] == run.arm and r["case"] == run.case
+    }
     middle = statistics.median(times.values())
-    if abs(run.ttft - middle) < abs(times[mine[0]["case"], mine[0]["round"]] - middle):
+    if abs(run.ttft - middle) < abs(times[mine[0]["round"]] - middle):
         mine[0].update(kept)

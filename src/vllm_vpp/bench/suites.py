@@ -86,6 +86,14 @@ def _best(tokens: int, names: Sequence[str]) -> Plan:
     return arms, {"": [Request(prompt=_text(tokens), max_tokens=8)]}
 
 
+def _equal() -> Plan:
+    arms = [
+        _smollm2_arm(name, 1536, 16_000, {"layout": layout})
+        for name, layout in (("CPP", "linear"), ("VPP", "v"))
+    ]
+    return arms, {"": [Request(prompt=_text(16_000), max_tokens=8)]}
+
+
 def _prefill() -> Plan:
     return _best(16_000, ["CPP", "VPP", "VPP + ramp"])
 
@@ -255,6 +263,12 @@ SUITES = {
             rounds=3,
             plan=_chunks,
             alive=2,
+        ),
+        Suite(
+            name="equal",
+            title="Equal chunks, SmolLM2-135M, 16,000 tokens",
+            rounds=10,
+            plan=_equal,
         ),
         Suite(
             name="prefill",

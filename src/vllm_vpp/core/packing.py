@@ -7,7 +7,7 @@ with the chunk and without. For equal chunks on a V of two ranks this is the pap
 (N + 1) t. Prompts of a single micro-batch are not protected: nothing is packed around them.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ _LEAST = 128  # tokens of a chunk worth a step
 class _Draining(NamedTuple):
     """A long prompt whose last chunk is on its way: when its first chunk entered, when it ends."""
 
+    request: str
     since_ns: int
     due_ns: int
 
@@ -60,16 +61,21 @@ class Packing:
                 continue
             since_ns = self._since.pop(chunk.request, None)
             if since_ns is not None:
-                due_ns = self._end_ns(micro_batch.index, None)
-                self._draining[micro_batch.index] = _Draining(since_ns, due_ns)
+                due_ns = self._end_ns(micro_batch.index, ())
+                self._draining[micro_batch.index] = _Draining(chunk.request, since_ns, due_ns)
 
     def finished(self, index: int) -> None:
         """Note that the result of a micro-batch has been used."""
         self._draining.pop(index, None)
 
     def forget(self, request: str) -> None:
-        """Note that a request will have no more chunks (aborted)."""
+        """Note that nobody waits for a request's first token any more (aborted, preempted)."""
         self._since.pop(request, None)
+        self._draining = {i: d for i, d in self._draining.items() if d.request != request}
+
+    def fits(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether these may be submitted now, as one micro-batch."""
+        return not self._draining or (self.enabled and not self._delays(chunks))
 
     def room(self, chunk: Chunk, block: int) -> int:
         """Tokens of `chunk` that may be submitted now; 0 to wait for the next result."""
@@ -79,28 +85,28 @@ class Packing:
             return 0
         size = chunk.tokens
         for _ in range(_HALVINGS + 1):
-            if not self._delays(chunk._replace(tokens=size)):
+            if not self._delays([chunk._replace(tokens=size)]):
                 return size
             size = size // 2 // block * block
             if size < max(block, _LEAST):
                 break
         return 0
 
-    def _delays(self, chunk: Chunk) -> bool:
-        """Whether a draining prompt would come too late behind this chunk."""
+    def _delays(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether a draining prompt would come too late with this micro-batch behind it."""
         return any(
-            self._end_ns(index, chunk) - due_ns > self.tolerance * (due_ns - since_ns)
-            for index, (since_ns, due_ns) in self._draining.items()
+            self._end_ns(index, chunks) - due_ns > self.tolerance * (due_ns - since_ns)
+            for index, (_, since_ns, due_ns) in self._draining.items()
         )
 
-    def _end_ns(self, index: int, chunk: Chunk | None) -> int:
-        """Virtual end of a micro-batch if nothing but `chunk` is submitted any more."""
+    def _end_ns(self, index: int, chunks: Sequence[Chunk]) -> int:
+        """Virtual end of a micro-batch if nothing but `chunks` is submitted any more."""
         known = self.dispatcher.end_ns(index)
         if known is not None:
             return known
         ahead = self.dispatcher.fork()
-        if chunk is not None:
-            ahead.submit(MicroBatch(ahead.submitted, (chunk,)))
+        if chunks:
+            ahead.submit(MicroBatch(ahead.submitted, tuple(chunks)))
         ahead.settle(closed=True)
         end_ns = ahead.end_ns(index)
         assert end_ns is not None

@@ -64,8 +64,15 @@ class Board:
         handle = os.open(self.path, flags, 0o600)
         try:
             if create:
-                os.ftruncate(handle, size)
+                os.posix_fallocate(handle, 0, size)  # a sparse file could not be written to later
+            found = os.fstat(handle)
+            if found.st_uid != os.getuid() or found.st_size != size:
+                raise PermissionError(f"{self.path} is not this engine's")
             self._map = mmap.mmap(handle, size)
+        except OSError:
+            if create:
+                self.remove()
+            raise
         finally:
             os.close(handle)
         self._numbers = memoryview(self._map).cast("d")

@@ -24,13 +24,18 @@ class Prompt(NamedTuple):
 class Limits(NamedTuple):
     """`step`: tokens of all requests; `request`: of one, where several compete (None: vLLM's own).
 
-    `decodes`: most decode steps, None for any number. `first`: the chunk of the first prompt.
+    `decodes`: most decode steps, None for any number. `prompts`: the chunks expected of prompts.
     """
 
     step: int
     request: int | None
     decodes: int | None = None
-    first: Chunk | None = None
+    prompts: tuple[Chunk, ...] = ()
+
+    @property
+    def first(self) -> Chunk | None:
+        """The chunk of the first prompt."""
+        return self.prompts[0] if self.prompts else None
 
     @property
     def nothing(self) -> bool:
@@ -47,11 +52,11 @@ class Limits(NamedTuple):
         return self._replace(step=maximum, request=request)
 
 
-def decode_budget(policy: Policy | None, decodes: int, step: int) -> int:
-    """How many of the `decodes` that are ready go into scheduler step `step`."""
+def decode_budget(policy: Policy | None, ready: int, decoding: int, step: int) -> int:
+    """How many of the `ready` decodes go into scheduler step `step`, of all that are `decoding`."""
     if isinstance(policy, TokenThrottle):
-        return min(decodes, policy.decode_budget(decodes, step))
-    return decodes
+        return min(ready, policy.decode_budget(decoding, step))
+    return ready
 
 
 def step_limits(
@@ -74,16 +79,18 @@ def step_limits(
     name, view = lead.request, lead.view._replace(limit=room)
     if policy is None:
         whole = min(view.length - view.prefix, room)
-        return Limits(maximum, None, None, Chunk(name, view.prefix, whole))
+        return Limits(maximum, None, None, (Chunk(name, view.prefix, whole),))
     chunk = next_chunk(policy, view)
-    first = Chunk(name, view.prefix, chunk)
+    chunks = [Chunk(name, view.prefix, chunk)]
     if chunk < view.length - view.start:
-        return Limits(chunk + decodes, chunk, held, first)
+        return Limits(chunk + decodes, chunk, held, tuple(chunks))
     total = chunk
-    for _, other in coming:
-        joined = total + other.length - other.prefix
-        together = View(0, joined, room, block=other.block)
+    for request, other in coming:
+        whole = other.length - other.prefix
+        joined = total + whole
+        together = View(0, joined, room, block=other.block, waiting=view.waiting + joined)
         if other.prefix > other.start or joined > room or next_chunk(policy, together) < joined:
             break
+        chunks.append(Chunk(request, other.prefix, whole))
         total = joined
-    return Limits(total + decodes, total, held, first)
+    return Limits(total + decodes, total, held, tuple(chunks))

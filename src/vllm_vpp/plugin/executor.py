@@ -156,6 +156,7 @@ class VPPExecutor(MultiprocExecutor):
         """End the ranks, and take away what front ends read."""
         super().shutdown()
         self.meter.close()
+        self.pace.close()
 
     def _send(self, actions: Actions, replies: bool) -> "Future[Any] | None":
         if replies:

@@ -1,12 +1,14 @@
 """The cost law learned while serving, kept for the next start.
 
-Owns one small JSON file per model, device and layout, beside vLLM's compile cache. A file that
+Owns one small JSON file per model, device and number of ranks, beside vLLM's compile cache. A file that
 cannot be read or written is reported once and otherwise ignored.
 """
 
 import hashlib
 import json
+import math
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -50,18 +52,23 @@ class LawFile:
             law = QuadraticCost(**{n: float(data["law"][n]) for n in ("c0", "b", "a", "gamma")})
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             logger.warning("vpp: %s is ignored: %r", self.path, error)
             return None
-        return law if law.b > 0 and min(law.c0, law.a, law.gamma) >= 0 else None
+        values = law.c0, law.a, law.gamma
+        good = all(map(math.isfinite, (*values, law.b))) and law.b > 0 and min(values) >= 0
+        if not good:
+            logger.warning("vpp: %s is ignored: %s", self.path, law)
+        return law if good else None
 
     def save(self, law: QuadraticCost, notes: Mapping[str, Any]) -> None:
         """Replace the file."""
         text = json.dumps({"key": self._key, "law": asdict(law), **notes}, indent=1) + "\n"
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft = self.path.with_suffix(f".{os.getpid()}")
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(self.path)
+            handle, draft = tempfile.mkstemp(dir=self.path.parent, suffix=".draft")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(draft).replace(self.path)
         except OSError as error:
             logger.warning("vpp: the cost law is not kept for the next start: %s", error)

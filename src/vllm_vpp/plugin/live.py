@@ -6,7 +6,7 @@ nothing for an engine without `vpp`.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from prometheus_client import REGISTRY
@@ -26,6 +26,10 @@ _ENGINE = (
     ("chunks", "chunks", "Chunks of prompts scheduled."),
     ("chunk_tokens", "chunk_tokens", "Tokens in them."),
     ("replans", "replans", "Times that chunks were planned anew."),
+)
+_GAUGES = (
+    ("in_flight", "in_flight", "Micro-batches in flight."),
+    ("cost_model_error", "model_error", "Relative error of the cost law's shape."),
 )
 _RANK = (
     ("rank_busy_seconds", "busy", "Seconds that a rank ran actions."),
@@ -66,52 +70,54 @@ class _Engine:
 
 
 class _Collector:
-    """All engines of this process."""
+    """All engines of this process, by name; one that starts anew takes the place of the old one."""
 
     def __init__(self) -> None:
-        self.engines: list[_Engine] = []
+        self.engines: dict[str, _Engine] = {}
 
     def describe(self) -> list[Metric]:
         """Nothing: names are known once an engine runs."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Metrics of all engines; every name begins with vllm:vpp_."""
-        for engine in self.engines:
-            yield from _engine_metrics(engine)
-            yield from _rank_metrics(engine)
+        """Metrics of all engines that run; every name begins with vllm:vpp_."""
+        running = [e for e in self.engines.values() if e.board.path.exists()]
+        if running:
+            yield from _engine_metrics(running)
+            yield from _rank_metrics(running)
 
 
-def _engine_metrics(engine: _Engine) -> Iterator[Metric]:
-    numbers = engine.board.engine()
+def _engine_metrics(engines: Sequence[_Engine]) -> Iterator[Metric]:
+    numbers = {engine.name: engine.board.engine() for engine in engines}
     for name, field, text in _ENGINE:
         counter = CounterMetricFamily(f"vllm:vpp_{name}", text, labels=["engine"])
-        counter.add_metric([engine.name], getattr(numbers, field))
+        for engine, values in numbers.items():
+            counter.add_metric([engine], getattr(values, field))
         yield counter
-    for name, value, text in (
-        ("in_flight", numbers.in_flight, "Micro-batches in flight."),
-        ("cost_model_error", numbers.model_error, "Relative error of the cost law's shape."),
-    ):
+    for name, field, text in _GAUGES:
         gauge = GaugeMetricFamily(f"vllm:vpp_{name}", text, labels=["engine"])
-        gauge.add_metric([engine.name], value)
+        for engine, values in numbers.items():
+            gauge.add_metric([engine], getattr(values, field))
         yield gauge
 
 
-def _rank_metrics(engine: _Engine) -> Iterator[Metric]:
-    ranks = range(engine.board.ranks)
+def _rank_metrics(engines: Sequence[_Engine]) -> Iterator[Metric]:
     for name, field, text in _RANK:
         counter = CounterMetricFamily(f"vllm:vpp_{name}", text, labels=["engine", "rank"])
-        for rank in ranks:
-            counter.add_metric([engine.name, str(rank)], getattr(engine.board.rank(rank), field))
+        for engine in engines:
+            for rank in range(engine.board.ranks):
+                value = getattr(engine.board.rank(rank), field)
+                counter.add_metric([engine.name, str(rank)], value)
         yield counter
     gauge = GaugeMetricFamily(
         "vllm:vpp_rank_bubble_ratio",
         "Share of the last seconds with micro-batches in flight that a rank did not compute.",
         labels=["engine", "rank"],
     )
-    for rank, bubble in zip(ranks, engine.bubbles(), strict=True):
-        if bubble is not None:
-            gauge.add_metric([engine.name, str(rank)], bubble)
+    for engine in engines:
+        for rank, bubble in enumerate(engine.bubbles()):
+            if bubble is not None:
+                gauge.add_metric([engine.name, str(rank)], bubble)
     yield gauge
 
 
@@ -142,4 +148,5 @@ class VPPStatLogger(StatLoggerBase):
         if _COLLECTOR is None:
             _COLLECTOR = _Collector()
             REGISTRY.register(_COLLECTOR)
-        _COLLECTOR.engines.append(_Engine(str(self._index), board))
+        name = str(self._index)
+        _COLLECTOR.engines[name] = _Engine(name, board)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from vllm_vpp.core.batch import Chunk
 from vllm_vpp.plugin.board import Board, EngineNumbers, RankNumbers
+from vllm_vpp.plugin.message import Took
 from vllm_vpp.plugin.transport import Arrival
 
 __all__ = ["EngineMeter", "RankMeter"]
@@ -67,11 +68,15 @@ class RankMeter:
 
         return sent
 
-    def ran(self, stage: int, times: tuple[int, int, int], arrival: Arrival | None) -> None:
-        """Add an action: when its input was asked for, when it started, when it ended."""
+    def computed(self, took: Took) -> None:
+        """Add what the device took for an action."""
+        if self._board is not None:
+            self._board.add_rank(self._rank, RankNumbers(took.lasted_ns * _S, 0, 0, 0))
+
+    def ran(self, stage: int, asked_ns: int, start_ns: int, arrival: Arrival | None) -> None:
+        """Add an action: when its input was asked for, and when it started."""
         if self._board is None:
             return
-        asked_ns, start_ns, end_ns = times
         waited_ns = exposed_ns = 0
         if arrival is not None and arrival.done_ns is not None:
             number = self._taken[stage] = self._taken.get(stage, -1) + 1
@@ -79,5 +84,5 @@ class RankMeter:
             waited_ns = start_ns - asked_ns
             if sent_ns is not None:
                 exposed_ns = max(0, min(start_ns, arrival.done_ns) - max(asked_ns, sent_ns))
-        more = RankNumbers((end_ns - start_ns) * _S, waited_ns * _S, exposed_ns * _S, 1)
+        more = RankNumbers(0, waited_ns * _S, exposed_ns * _S, 1)
         self._board.add_rank(self._rank, more)

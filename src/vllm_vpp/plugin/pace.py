@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from vllm.config import VllmConfig
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
-from vllm_vpp.core.chunking import Policy
+from vllm_vpp.core.chunking import Policy, plans_with_law
 from vllm_vpp.core.cost import Law, QuadraticCost
 from vllm_vpp.core.dispatch import Dispatcher
 from vllm_vpp.core.online import OnlineCost
@@ -54,7 +54,8 @@ class Pace:
         assert self.settings.resolved is not None
         self.law: Law = cost.model
         self._guessed = not (self.settings.cost or self.settings.resolved.law)
-        self._chunking = self.settings.resolved.chunking
+        chunks = config.scheduler_config.enable_chunked_prefill
+        self._chunking = self.settings.resolved.chunking if chunks else None
         self.policy = self._policy()
         last = self.layout.owner(self.layout.stages - 1)
         self._stages = self.layout.stages_of(last)
@@ -153,17 +154,27 @@ class Pace:
     def _adopt(self, law: Law) -> None:
         self.law, self._fell_back, self._guessed = law, False, False
         quadratic = law if isinstance(law, QuadraticCost) else self._quadratic()
-        if quadratic is None:
-            return
-        assert self._file is not None
-        self._file.save(quadratic, {"observations": self.observed.added})
-        assert self.settings.resolved is not None
-        if self.settings.resolved.planned and self._planning is None:
-            try:
-                self._planning = Planning(self._question(quadratic))
-            except OSError as error:
-                logger.warning("vpp: chunks are not planned anew: %s", error)
+        if quadratic is not None:
+            assert self._file is not None
+            self._file.save(quadratic, {"observations": self.observed.added})
+            self._plan(quadratic)
         self._change(self._chunking)
+
+    def _plan(self, law: QuadraticCost) -> None:
+        """Ask the planner for other sizes, if it found those in force."""
+        assert self.settings.resolved is not None
+        if not self.settings.resolved.planned or self._planning is not None:
+            return
+        try:
+            self._planning = Planning(self._question(law))
+        except OSError as error:
+            logger.warning("vpp: chunks are not planned anew: %s", error)
+
+    def close(self) -> None:
+        """Forget everything; the engine ends."""
+        if self._planning is not None:
+            self._planning.cancel()
+        self._of.pop(self._config.instance_id, None)
 
     def _question(self, law: QuadraticCost) -> dict[str, Any]:
         """What to plan anew: the chunking, for the layout in use."""
@@ -190,7 +201,8 @@ class Pace:
 
     def _fall_back(self) -> None:
         """Leave chunks to vLLM until a fit succeeds, and say so once."""
-        if self._fell_back or self.observed.added < _GIVE_UP or self.policy is None:
+        enough = self.observed.added >= _GIVE_UP
+        if self._fell_back or not enough or not plans_with_law(self._chunking):
             return
         self._fell_back = True
         self.policy = None

@@ -7,6 +7,7 @@ two of one core; at start-up it is waited for, while serving its answer is taken
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ class Planning:
 
     def __init__(self, question: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "vllm_vpp.auto"],
+            [sys.executable, "-P", "-m", "vllm_vpp.auto"],  # nothing from the working directory
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -44,15 +45,18 @@ class Planning:
         self._process.stdin.close()
         self._process.stdin = None
 
+        self._until = time.monotonic() + _TIMEOUT
+
     @property
     def done(self) -> bool:
-        """Whether `answer` returns at once."""
-        return self._process.poll() is not None
+        """Whether `answer` returns, or raises, at once."""
+        return self._process.poll() is not None or time.monotonic() > self._until
 
     def answer(self) -> dict[str, Any]:
         """The answer (`vllm_vpp.auto.Answer`). Blocks. Raises PlanningError."""
+        left = max(self._until - time.monotonic(), 0.0)
         try:
-            output, errors = self._process.communicate(timeout=_TIMEOUT)
+            output, errors = self._process.communicate(timeout=left)
         except subprocess.TimeoutExpired:
             self.cancel()
             raise PlanningError(f"planner: no answer after {_TIMEOUT:.0f} s") from None

@@ -26,6 +26,8 @@ class VPPScheduler(Scheduler):
 
     max_num_scheduled_tokens: int
     max_num_running_reqs: int
+    max_num_active_reqs: int
+    adaptive_long_prefill_threshold: bool
     running: list[Request]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -35,6 +37,7 @@ class VPPScheduler(Scheduler):
         self._pace = Pace.of(self.vllm_config)
         self._version = self._pace.version
         self._planned_from: dict[str, tuple[int, bool]] = {}
+        self._decoded_at: dict[str, int] = {}
         self._step = 0
 
     def has_requests(self) -> bool:
@@ -66,15 +69,21 @@ class VPPScheduler(Scheduler):
         scheduled = output.num_scheduled_tokens
         for new in output.scheduled_new_reqs:
             self._planned_from[new.req_id] = new.num_computed_tokens, False
-        for name in output.finished_req_ids:
+        cached = output.scheduled_cached_reqs
+        for name, prefix in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if name in cached.resumed_req_ids:
+                self._planned_from[name] = prefix, False
+        for name in (*output.finished_req_ids, *(output.preempted_req_ids or ())):
             self._planned_from.pop(name, None)
+            self._decoded_at.pop(name, None)
             if self._pace.packing is not None:
                 self._pace.packing.forget(name)
+        self._decoded_at |= {name: self._step for name, n in scheduled.items() if n == 1}
         self._pace.ending = {
             name
-            for name in scheduled
-            if (request := self.requests.get(name)) is not None
-            and request.num_output_tokens == 0
+            for name, tokens in scheduled.items()
+            if tokens > 1
+            and (request := self.requests.get(name)) is not None
             and _left(request) <= 0
         }
 
@@ -87,8 +96,9 @@ class VPPScheduler(Scheduler):
         if policy is None and (threshold or not (packing and packing.watches)):
             return Limits(maximum, None)
         running = [r for r in self.running if _left(r)]
-        decodes = sum(map(_decodes, running))
-        budget = decode_budget(policy, decodes, self._step)
+        ready = sum(map(_decodes, running))
+        decoding = sum(r.num_output_tokens > 0 for r in self.running)
+        budget = decode_budget(policy, ready, decoding, self._step)
         load = self._load() if heeds_load(policy) else {}
         coming = chain((r for r in running if not _decodes(r)), self.waiting)
         prompts = (Prompt(r.request_id, self._view(r)._replace(**load)) for r in coming)
@@ -97,9 +107,10 @@ class VPPScheduler(Scheduler):
             return limits.shared(maximum, threshold)
         if packing is None or limits.first is None:
             return limits
-        room = packing.room(limits.first, self.block_size)
-        alone = packing.begun(limits.first.request)
-        return limits.at_most(room, budget) if alone or room < limits.first.tokens else limits
+        first = limits.first
+        if not packing.begun(first.request) and packing.fits(limits.prompts):
+            return limits
+        return limits.at_most(packing.room(first, self.block_size), budget)
 
     def _load(self) -> dict[str, Any]:
         """What some policies look at: prompt tokens yet to be scheduled, free KV cache."""
@@ -143,26 +154,31 @@ class VPPScheduler(Scheduler):
     @contextmanager
     def _within(self, limits: Limits) -> Iterator[None]:
         config = self.scheduler_config
-        saved = self.max_num_scheduled_tokens, config.long_prefill_token_threshold
-        self.max_num_scheduled_tokens = min(limits.step, saved[0])
+        tokens, threshold = self.max_num_scheduled_tokens, config.long_prefill_token_threshold
+        adaptive = self.adaptive_long_prefill_threshold
+        self.max_num_scheduled_tokens = min(limits.step, tokens)
         if limits.request is not None:
             config.long_prefill_token_threshold = limits.request
+            self.adaptive_long_prefill_threshold = adaptive and bool(threshold)
         try:
             yield
         finally:
-            self.max_num_scheduled_tokens, config.long_prefill_token_threshold = saved
+            self.max_num_scheduled_tokens = tokens
+            config.long_prefill_token_threshold = threshold
+            self.adaptive_long_prefill_threshold = adaptive
 
     @contextmanager
     def _holding_back(self, decodes: int | None) -> Iterator[None]:
-        """Let at most so many running decodes be seen by the parent; the others keep their turn."""
-        running = [r for r in self.running if _left(r) and _decodes(r)]
-        if decodes is None or len(running) <= decodes:
+        """Let at most so many ready decodes be seen by the parent; the longest waiting go first."""
+        ready = [r for r in self.running if _left(r) and _decodes(r)]
+        if decodes is None or len(ready) <= decodes:
             yield
             return
-        kept_back = {r.request_id for r in running[decodes:]}
-        everyone, most = self.running, self.max_num_running_reqs
+        ready.sort(key=lambda r: self._decoded_at.get(r.request_id, -1))
+        kept_back = {r.request_id for r in ready[decodes:]}
+        everyone, most = self.running, (self.max_num_running_reqs, self.max_num_active_reqs)
         self.running = [r for r in everyone if r.request_id not in kept_back]
-        self.max_num_running_reqs = most - len(kept_back)
+        self.max_num_running_reqs, self.max_num_active_reqs = (n - len(kept_back) for n in most)
         try:
             yield
         finally:
@@ -170,7 +186,7 @@ class VPPScheduler(Scheduler):
             still = {r.request_id for r in self.running} | kept_back
             new = [r for r in self.running if r.request_id not in before]
             self.running = [r for r in everyone if r.request_id in still] + new
-            self.max_num_running_reqs = most
+            self.max_num_running_reqs, self.max_num_active_reqs = most
 
 
 def _left(request: Any) -> int:

@@ -21,7 +21,7 @@ from vllm_vpp.plugin import engine_config, partition
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.clock import Clock
 from vllm_vpp.plugin.log import logger
-from vllm_vpp.plugin.message import Actions, Reply, Step
+from vllm_vpp.plugin.message import Actions, Reply, Step, Took
 from vllm_vpp.plugin.meter import RankMeter
 from vllm_vpp.plugin.recorder import Recorder
 from vllm_vpp.plugin.stage import Stage, divide_memory
@@ -72,6 +72,7 @@ class StageHost:
         self.steps: dict[int, deque[Step]] = {stage: deque() for stage in self.stages}
         self.recorder = self._recorder()
         self.clock = Clock(self.device)
+        self._took: list[Took] = []  # until the next reply
         self.meter = self._meter()
         self._owned = frozenset(self.stages)
         self._replies = self.layout.stages - 1 in self._owned
@@ -223,6 +224,10 @@ class StageHost:
             output = self._run_stage(self.stages[action.stage], action.micro_batch, message)
             ran += 1
         self.recorder.add("m", started, time.monotonic_ns(), ran)
+        for took in self.clock.take():
+            self.meter.computed(took)
+            if self._replies:
+                self._took.append(took)
         if not message.sampling:
             return None
         self.recorder.flush()
@@ -230,7 +235,8 @@ class StageHost:
             output = [one for index in message.sampling for one in self._outputs.pop(index)]
         elif not self._replies:
             return None
-        return Reply(output, self.clock.take())
+        took, self._took = tuple(self._took), []
+        return Reply(output, took)
 
     def _run_stage(self, stage: Stage, index: int, message: Actions) -> Any:
         step = self.steps[stage.index].popleft()
@@ -243,9 +249,9 @@ class StageHost:
         asked = time.monotonic_ns()
         arrival = None
         if step.tokens and stage.index:
-            arrival = self.transport.links[stage.index].take()
+            arrival = self.transport.links[stage.index].take().waited()
         start = time.monotonic_ns()
-        began = self.clock.begin() if self._replies and step.tokens else None
+        began = self.clock.begin() if step.tokens else None
         output = stage.run(scheduler_output, arrival)
         if stage.group.is_last_rank:
             samples, grammar = message.sampling[index]
@@ -258,8 +264,7 @@ class StageHost:
         times = asked, start, time.monotonic_ns()
         if began is not None:
             self.clock.end(began, stage.index, index)
-        if step.tokens:
-            self.meter.ran(stage.index, times, arrival)
+            self.meter.ran(stage.index, asked, start, arrival)
             self._record(stage, index, times, arrival)
         return output
 

@@ -115,15 +115,12 @@ class Batcher:
             view = self._view(progress, room if allowance is None else allowance)
             wanted = self.policy.size(view)
             size = fit(wanted, view)  # what `next_chunk` says
-            if allowance is None and self.packing is not None:
-                room = self.packing.room(Chunk(name, progress.computed, size), self.block)
-                if not room:
-                    break
-                if room < size:
-                    wanted, size = room, fit(room, view)
             if allowance is None:
-                alone = self.packing is not None and self.packing.begun(name)
-                allowance = size if alone else min(wanted, view.limit)
+                allowance = min(wanted, view.limit)
+                if self.packing is not None and self.packing.watches:
+                    size, allowance = self._packed(Chunk(name, progress.computed, size), allowance)
+                    if not size:
+                        break
             allowance -= size
             room = allowance
             chunks.append(Chunk(name, progress.computed, size))
@@ -136,6 +133,18 @@ class Batcher:
             if not self.sharing:
                 break
         return chunks
+
+    def _packed(self, first: Chunk, allowance: int) -> tuple[int, int]:
+        """Tokens of the first chunk, and of the step; 0 to wait.
+
+        The step is asked about as if the first prompt filled it.
+        """
+        assert self.packing is not None
+        whole = first._replace(tokens=max(allowance, first.tokens))
+        if not self.packing.begun(first.request) and self.packing.fits((whole,)):
+            return first.tokens, allowance
+        room = self.packing.room(first, self.block)
+        return room, room
 
     def _view(self, progress: Progress, limit: int) -> View:
         request = progress.request

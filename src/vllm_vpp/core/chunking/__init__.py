@@ -4,7 +4,7 @@ Owns nothing but the names that others use. A policy is pure, sees a `View` and 
 makes it a legal chunk. The simulator and the engine's scheduler call `next_chunk`, nothing else.
 """
 
-from vllm_vpp.core.chunking.spec import PLANNED, POLICIES, make_policy
+from vllm_vpp.core.chunking.spec import PLANNED, POLICIES, make_policy, plans_with_law
 from vllm_vpp.core.chunking.view import Policy, View, fit, heeds_load
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "heeds_load",
     "make_policy",
     "next_chunk",
+    "plans_with_law",
 ]
 
 

@@ -16,7 +16,7 @@ from vllm_vpp.core.chunking.view import Policy
 from vllm_vpp.core.cost import Law, QuadraticCost
 from vllm_vpp.errors import ConfigError
 
-__all__ = ["PLANNED", "POLICIES", "make_policy"]
+__all__ = ["PLANNED", "POLICIES", "make_policy", "plans_with_law"]
 
 POLICIES: dict[str, type[Any]] = {
     "fixed": Fixed,
@@ -35,6 +35,15 @@ _GIVEN = {"law", "ranks"}  # not the user's to write
 _QUADRATIC = {DynamicProgramming, EqualTimeOnline}  # rules that need the form of the law
 _FRACTIONS = {"smoothing", "reserve", "threshold"}
 _FROM_ZERO = {"up", "down", "minimum", "decodes"}
+
+
+def plans_with_law(spec: Mapping[str, Any] | None) -> bool:
+    """Whether the policy that a user describes plans with a cost law."""
+    if spec is None:
+        return False
+    if spec["policy"] == "by-length":
+        return any(plans_with_law(entry) for _, entry in spec["entries"])
+    return any(field.name == "law" for field in fields(POLICIES[spec["policy"]]))
 
 
 def make_policy(spec: Mapping[str, Any], *, law: Law | None, ranks: int) -> Policy:

@@ -42,4 +42,4 @@ class TokenThrottle:
     def decode_budget(self, decodes: int, step: int) -> int:
         """Decode steps for micro-batch `step` of the `decodes` running: the remainder rotates."""
         each, rest = divmod(decodes, self.ranks)
-        return min(self.decodes, each + (step % self.ranks < rest))
+        return min(self.decodes, max(each + (step % self.ranks < rest), 1))
