@@ -20,6 +20,8 @@ LIGHT = (
     "vllm_vpp.bench",
     "vllm_vpp.cli",
     "vllm_vpp.plugin",
+    "vllm_vpp.profiles",
+    "vllm_vpp.report.page",
 )
 HEAVY = {"torch", "vllm", "transformers"}
 
@@ -73,6 +75,10 @@ def test_every_name_in_all_resolves(package: str) -> None:
             ("torch", "vllm", "vllm_vpp.sim", "vllm_vpp.plugin", "vllm_vpp.bench", "vllm_vpp.cli"),
         ),
         ("sim", ("torch", "vllm", "vllm_vpp.plugin", "vllm_vpp.bench", "vllm_vpp.cli")),
+        (
+            "profiles",
+            ("torch", "vllm", "vllm_vpp.sim", "vllm_vpp.plugin", "vllm_vpp.report", "vllm_vpp.cli"),
+        ),
         ("plugin", ("vllm_vpp.sim", "vllm_vpp.bench", "vllm_vpp.cli")),
         ("bench", ("vllm_vpp.plugin",)),
     ],
