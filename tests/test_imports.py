@@ -21,6 +21,8 @@ LIGHT = (
     "vllm_vpp.bench",
     "vllm_vpp.cli",
     "vllm_vpp.plugin",
+    "vllm_vpp.profiles",
+    "vllm_vpp.report.page",
 )
 HEAVY = {"torch", "vllm", "transformers"}
 
@@ -76,6 +78,10 @@ def test_every_name_in_all_resolves(package: str) -> None:
         ("sim", ("torch", "vllm", "vllm_vpp.plugin", "vllm_vpp.bench", "vllm_vpp.cli")),
         ("auto", ("torch", "vllm", "vllm_vpp.plugin", "vllm_vpp.bench", "vllm_vpp.cli")),
         ("plugin", ("vllm_vpp.sim", "vllm_vpp.auto", "vllm_vpp.bench", "vllm_vpp.cli")),
+        (
+            "profiles",
+            ("torch", "vllm", "vllm_vpp.sim", "vllm_vpp.plugin", "vllm_vpp.report", "vllm_vpp.cli"),
+        ),
         ("bench", ("vllm_vpp.plugin",)),
     ],
 )

@@ -212,6 +212,7 @@ def test_two_files_of_one_rank_are_refused() -> None:
         in_order(twice)
 
 
+@pytest.mark.filterwarnings("ignore")  # of that package and of pandas
 def test_holistic_trace_analysis_finds_the_same(tmp_path: Path) -> None:
     analysis = pytest.importorskip("hta.trace_analysis", reason="HolisticTraceAnalysis is absent")
     events = [*KERNELS, *map(launch, KERNELS)]
