@@ -5,6 +5,7 @@ completes the prompt, and keeps a finished request's blocks until every worker c
 that it is sent, as connectors that transfer in the background do.
 """
 
+from collections import deque
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -12,13 +13,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import (
     ExampleConnector,
     ExampleConnectorMetadata,
 )
+from vllm.distributed.parallel_state import get_pp_group
 
 
 class ChunkedConnector(ExampleConnector):  # type: ignore[misc]  # vLLM is Any to mypy
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._prompts: dict[str, tuple[list[int], list[int]]] = {}  # tokens and blocks, to store
-        self._sent_next: set[str] = set()
+        late = get_pp_group().rank_in_group if role is KVConnectorRole.WORKER else 0
+        self._to_send: deque[set[str]] = deque(set() for _ in range(1 + late))
 
     def build_connector_meta(self, scheduler_output: Any) -> ExampleConnectorMetadata:
         loading = set(self._requests_need_load)
@@ -52,6 +55,6 @@ class ChunkedConnector(ExampleConnector):  # type: ignore[misc]  # vLLM is Any t
         return True, None
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, None]:
-        """One step later than asked: a worker does not send in no time."""
-        sent, self._sent_next = self._sent_next, set(finished_req_ids)
-        return sent or None, None
+        """Stage s says that it has sent a request 1 + s steps after it was asked to."""
+        self._to_send.append(set(finished_req_ids))
+        return self._to_send.popleft() or None, None
