@@ -421,8 +421,8 @@ def readme_block() -> str:
     equal, best = load("equal"), load("prefill")
     return (
         "![Two ranks on one prompt: plain pipeline and V](docs/timelines.svg)\n\n"
-        f"{equal['title']}: a real run of each with chunks of {equal['arms']['CPP']['chunk']}, chunk "
-        "numbers in the boxes, idle time grey.\n\n"
+        f"{equal['title']}: a real run of each with chunks of {equal['arms']['CPP']['chunk']}, "
+        "chunk numbers in the boxes, idle time grey.\n\n"
         + equal_body(equal)
         + f"\n{best['title']}:\n\n"
         + prefill_body(best)

@@ -1,4 +1,4 @@
-"""Intervals of paired ratios: they hold the truth as often as they say, and a hiccup moves nothing."""
+"""Intervals of paired ratios hold the truth as often as they say; a hiccup moves nothing."""
 
 import random
 

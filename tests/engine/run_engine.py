@@ -56,8 +56,9 @@ def adapted(
     params = [SamplingParams(**{"ignore_eos": True, "logprobs": 0, **sampling})] * len(prompts)
     names = sorted({folder for folder in adapters if folder is not None})
     requests = [{"prompt_token_ids": tokens} for tokens in prompts]
+    number = {folder: 1 + names.index(folder) for folder in names}
     loras = [
-        None if folder is None else LoRARequest(f"a{names.index(folder)}", 1 + names.index(folder), folder)
+        None if folder is None else LoRARequest(f"a{number[folder]}", number[folder], folder)
         for folder in adapters
     ]
     results = llm.generate(requests, params, use_tqdm=False, lora_request=loras)

@@ -139,7 +139,13 @@ def adapter(folder: Path, seed: int) -> str:
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
     modules = sorted({name.split(".")[1] for name in shapes})
-    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": modules, "bias": "none"}
+    config = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": modules,
+        "bias": "none",
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return str(folder)
 

@@ -87,9 +87,7 @@ async def send(client: httpx.AsyncClient, url: str, one: Wanted) -> list[int] | 
     return None
 
 
-async def send_all(
-    url: str, requests: Sequence[Wanted], at_once: int
-) -> list[list[int] | None]:
+async def send_all(url: str, requests: Sequence[Wanted], at_once: int) -> list[list[int] | None]:
     limits = httpx.Limits(max_connections=at_once)
     gate = asyncio.Semaphore(at_once)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:

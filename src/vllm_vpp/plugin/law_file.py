@@ -1,7 +1,7 @@
 """The cost law learned while serving, kept for the next start.
 
-Owns one small JSON file per model, device and number of ranks, beside vLLM's compile cache. A file that
-cannot be read or written is reported once and otherwise ignored.
+Owns one small JSON file per model, device and number of ranks, beside vLLM's compile cache. A file
+that cannot be read or written is reported once and otherwise ignored.
 """
 
 import hashlib

@@ -157,15 +157,18 @@ class StageHost:
 
     def add_lora(self, lora_request: Any) -> bool:
         """Load an adapter into every stage."""
-        return all([self._adapt(stage, "add_lora", lora_request) for stage in self.stages.values()])
+        done = [self._adapt(stage, "add_lora", lora_request) for stage in self.stages.values()]
+        return all(done)
 
     def remove_lora(self, lora_id: int) -> bool:
         """Remove an adapter from every stage."""
-        return all([self._adapt(stage, "remove_lora", lora_id) for stage in self.stages.values()])
+        done = [self._adapt(stage, "remove_lora", lora_id) for stage in self.stages.values()]
+        return all(done)
 
     def pin_lora(self, lora_id: int) -> bool:
         """Keep an adapter in every stage."""
-        return all([self._adapt(stage, "pin_lora", lora_id) for stage in self.stages.values()])
+        done = [self._adapt(stage, "pin_lora", lora_id) for stage in self.stages.values()]
+        return all(done)
 
     def list_loras(self) -> set[int]:
         """Adapters that every stage has."""
@@ -224,10 +227,10 @@ class StageHost:
             output = self._run_stage(self.stages[action.stage], action.micro_batch, message)
             ran += 1
         self.recorder.add("m", started, time.monotonic_ns(), ran)
-        for took in self.clock.take():
-            self.meter.computed(took)
+        for done in self.clock.take():
+            self.meter.computed(done)
             if self._replies:
-                self._took.append(took)
+                self._took.append(done)
         if not message.sampling:
             return None
         self.recorder.flush()
