@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 from vllm import LLM, SamplingParams
-from vllm.lora.request import LoRARequest
 
 Tokens = list[int]
 
@@ -47,22 +46,6 @@ def embed(llm: LLM, prompts: list[Tokens]) -> list[list[float]]:
     """What a pooling model makes of each prompt, all submitted at once."""
     results = llm.embed([{"prompt_token_ids": tokens} for tokens in prompts], use_tqdm=False)
     return [[float(value) for value in result.outputs.embedding] for result in results]
-
-
-def adapted(
-    llm: LLM, prompts: list[Tokens], adapters: list[str | None], sampling: dict[str, Any]
-) -> dict[str, Any]:
-    """As `generate`, all at once, each prompt with the LoRA adapter of that folder."""
-    params = [SamplingParams(**{"ignore_eos": True, "logprobs": 0, **sampling})] * len(prompts)
-    names = sorted({folder for folder in adapters if folder is not None})
-    requests = [{"prompt_token_ids": tokens} for tokens in prompts]
-    number = {folder: 1 + names.index(folder) for folder in names}
-    loras = [
-        None if folder is None else LoRARequest(f"a{number[folder]}", number[folder], folder)
-        for folder in adapters
-    ]
-    results = llm.generate(requests, params, use_tqdm=False, lora_request=loras)
-    return {"seconds": 0.0, "outputs": [answer(result) for result in results]}
 
 
 def several(llm: LLM, prompts: list[Tokens], sampling: dict[str, Any]) -> list[list[Tokens]]:
@@ -171,7 +154,6 @@ STEPS = {
         generate,
         several,
         embed,
-        adapted,
         rpc,
         reset,
         idle,

@@ -1,6 +1,5 @@
 """vLLM features under a V: each answers as stock vLLM with the same settings on one rank."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ FEATURES = {
         )
     ),
     "pooling": Feature(
-        options={"runner": "pooling", "convert": "embed"},
+        options={"runner": "pooling", "convert": "embed", "skip_tokenizer_init": False},
         steps=(
             {
                 "do": "embed",
@@ -115,55 +114,6 @@ def test_a_feature_answers_like_stock_vllm(name: str, tmp_path: Path) -> None:
             assert len({tuple(tokens) for tokens in mine[0]}) > 1, "all samples are the same"
             continue
         assert largest_difference(outputs(mine), outputs(theirs)) <= BOUND
-
-
-def adapter(folder: Path, seed: int) -> str:
-    """A LoRA adapter of rank 4 for attention and feed-forward parts of every layer."""
-    import torch
-    from safetensors.torch import save_file
-
-    spec = tiny("llama", layers=LAYERS, max_positions=MAX_MODEL_LEN)
-    heads, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    shapes = {
-        "self_attn.q_proj": (spec.hidden, heads),
-        "self_attn.v_proj": (spec.hidden, kv),
-        "mlp.down_proj": (spec.intermediate, spec.hidden),
-    }
-    draw = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for layer in range(LAYERS):
-        for name, (inputs, outs) in shapes.items():
-            key = f"base_model.model.model.layers.{layer}.{name}"
-            tensors[f"{key}.lora_A.weight"] = torch.randn(4, inputs, generator=draw) / inputs**0.5
-            tensors[f"{key}.lora_B.weight"] = torch.randn(outs, 4, generator=draw) * 0.1
-    folder.mkdir()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    modules = sorted({name.split(".")[1] for name in shapes})
-    config = {
-        "peft_type": "LORA",
-        "r": 4,
-        "lora_alpha": 8,
-        "target_modules": modules,
-        "bias": "none",
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return str(folder)
-
-
-def test_adapters_answer_like_stock_vllm(tmp_path: Path) -> None:
-    one, two = adapter(tmp_path / "one", 1), adapter(tmp_path / "two", 2)
-    step = {
-        "do": "adapted",
-        "name": "adapted",
-        "prompts": [prompt(600, seed=51)] * 3,
-        "adapters": [one, None, two],
-        "sampling": GREEDY,
-    }
-    feature = Feature(options={"enable_lora": True, "max_loras": 2, "max_lora_rank": 8})
-    reference = outputs(run(feature.engine(1, None, tmp_path), [step])["adapted"])
-    answers = outputs(run(feature.engine(2, V, tmp_path), [step])["adapted"])
-    assert len({tuple(out.tokens) for out in reference}) == 3, "adapters change nothing"
-    assert largest_difference(answers, reference) <= BOUND
 
 
 @pytest.mark.slow

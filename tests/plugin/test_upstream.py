@@ -19,7 +19,7 @@ pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
 
 # What our classes add, for their own use; everything else must override something.
-HOST = {"_adapt", "_last", "_meter", "_record", "_recorder", "vpp_run", "_run", "_run_stage"}
+HOST = {"_last", "_meter", "_record", "_recorder", "vpp_run", "_run", "_run_stage"}
 OWN: dict[str, set[str]] = {
     "VPPExecutor": {"_header", "_received", "_send", "_show"},
     "VPPScheduler": {

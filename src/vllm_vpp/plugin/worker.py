@@ -155,30 +155,6 @@ class StageHost:
         for stage in self.stages.values():
             stage.worker.update_max_model_len(max_model_len)
 
-    def add_lora(self, lora_request: Any) -> bool:
-        """Load an adapter into every stage."""
-        done = [self._adapt(stage, "add_lora", lora_request) for stage in self.stages.values()]
-        return all(done)
-
-    def remove_lora(self, lora_id: int) -> bool:
-        """Remove an adapter from every stage."""
-        done = [self._adapt(stage, "remove_lora", lora_id) for stage in self.stages.values()]
-        return all(done)
-
-    def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter in every stage."""
-        done = [self._adapt(stage, "pin_lora", lora_id) for stage in self.stages.values()]
-        return all(done)
-
-    def list_loras(self) -> set[int]:
-        """Adapters that every stage has."""
-        each = [self._adapt(stage, "list_loras") for stage in self.stages.values()]
-        return set.intersection(*each)
-
-    def _adapt(self, stage: Stage, method: str, *args: Any) -> Any:
-        with stage.active():
-            return getattr(stage.worker, method)(*args)
-
     # vLLM's own would reach the last of the rank's stages only, and say nothing
     apply_model = _refused("apply_model")
     compute_weight_checksums = _refused("compute_weight_checksums")
