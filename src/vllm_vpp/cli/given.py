@@ -38,7 +38,11 @@ Cost = Annotated[
 ]
 Ranks = Annotated[int, typer.Option(help="Pipeline ranks.")]
 TensorParallel = Annotated[int, typer.Option(help="Devices per rank.")]
-AcrossNodes = Annotated[bool, typer.Option(help="Ranks are on different nodes.")]
+_NODE = 8  # devices of a usual node
+AcrossNodes = Annotated[
+    bool | None,
+    typer.Option(help=f"Ranks are on different nodes; as a rule beyond {_NODE} devices."),
+]
 Dispatch = Annotated[
     float | None, typer.Option(help="Host microseconds before each action; 500 if not measured.")
 ]
@@ -63,7 +67,7 @@ def given_problem(
     *,
     ranks: int,
     ways: int,
-    across_nodes: bool,
+    across_nodes: bool | None,
     dispatch: float | None,
     depth: int | None,
     max_chunk: str | None,
@@ -89,7 +93,7 @@ def given_problem(
             hardware,
             ranks=ranks,
             ways=ways,
-            across_nodes=across_nodes,
+            across_nodes=ranks * ways > _NODE if across_nodes is None else across_nodes,
             dispatch=DISPATCH if seconds is None else seconds,
             weight_bytes=weight_bytes,
         )

@@ -28,7 +28,7 @@ def plan(
     tensor_parallel: given.TensorParallel = 1,
     prompts: Annotated[str, typer.Option(help="Prompt lengths, such as 32K,128K.")] = "32K,128K",
     workload: Annotated[Path | None, typer.Option(help="A trace, one request a line.")] = None,
-    across_nodes: given.AcrossNodes = False,
+    across_nodes: given.AcrossNodes = None,
     dispatch: given.Dispatch = None,
     depth: given.Depth = None,
     max_chunk: given.MaxChunk = None,

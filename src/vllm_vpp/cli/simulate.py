@@ -40,7 +40,7 @@ def simulate(
     ] = "64K",
     output: Annotated[int, typer.Option(help="Tokens to generate for each prompt.")] = 1,
     workload: Annotated[Path | None, typer.Option(help="A trace instead of --prompts.")] = None,
-    across_nodes: given.AcrossNodes = False,
+    across_nodes: given.AcrossNodes = None,
     dispatch: given.Dispatch = None,
     depth: given.Depth = None,
     max_chunk: given.MaxChunk = None,
