@@ -69,19 +69,17 @@ FEATURES = {
     ),
     "tied embeddings": Feature(model={"tied_embeddings": True}),
     "tensor parallel": Feature(tensor=2),
-    "priority scheduling": Feature(
+    "priorities, and several samples": Feature(
         options={"scheduling_policy": "priority"},
-        steps=(together(priority=[3, 2, 1, 0]),),
-    ),
-    "several samples": Feature(
         steps=(
+            together(priority=[3, 2, 1, 0]),
             {
                 "do": "several",
                 "name": "several",
                 "prompts": [prompt(200, seed=31)],
                 "sampling": {"n": 3, "temperature": 0.9, "seed": 5, "max_tokens": 12},
             },
-        )
+        ),
     ),
     "pooling": Feature(
         options={"runner": "pooling", "convert": "embed", "skip_tokenizer_init": False},
@@ -93,7 +91,6 @@ FEATURES = {
             },
         ),
     ),
-    "on a wave": Feature(vpp={"layout": "wave", "sweeps": 3}),
 }
 
 
