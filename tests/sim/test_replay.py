@@ -27,6 +27,7 @@ def setup_of(layout: Layout, *, order: str = "greedy", depth: int | None = None)
         depth=depth,
         links=Links(latency=1e-3, token_bytes=1.0, bandwidth=1e6, channels=1),
         gap=2e-3,
+        packing=None,  # a timeline does not say what was held back, and until when
     )
 
 

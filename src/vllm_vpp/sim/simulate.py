@@ -40,7 +40,8 @@ class Setup:
     default one more than stages. limit: most tokens of a micro-batch. block: tokens of a KV block.
     gap: seconds a rank needs before each action (dispatch). host: seconds the engine needs to form
     and submit a micro-batch. sharing: whether a micro-batch may hold chunks of several prompts.
-    packing: whether the next prompt may follow while a long one drains (`core.packing`).
+    packing: whether the next prompt may follow while a long one drains, as far as that does no harm
+    (`core.packing`); None for at once, whatever it does.
     """
 
     layout: Layout
@@ -54,7 +55,7 @@ class Setup:
     gap: float = 0.0
     host: float = 0.0
     sharing: bool = True
-    packing: bool = True
+    packing: bool | None = True
     max_requests: int = 1 << 30
 
     def __post_init__(self) -> None:
@@ -77,7 +78,7 @@ class Setup:
 
     def packing_on(self, dispatcher: Dispatcher) -> Packing | None:
         """The packing rule; None where it never says no (stages in one line cannot overtake)."""
-        if self.packing and self.layout.sweeps == 1:
+        if self.packing is None or (self.packing and self.layout.sweeps == 1):
             return None
         return Packing(dispatcher, enabled=self.packing)
 
