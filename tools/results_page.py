@@ -144,28 +144,14 @@ def prefill_body(result: dict[str, Any]) -> str:
     )
 
 
-def demo_section() -> str:
-    """The demonstration."""
-    result = load("demo")
-    return f"## {result['title']}\n\n" + equal_body(result)
+def titled(name: str, body: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
+    """A section that is nothing but a suite's title and a body."""
 
+    def section() -> str:
+        result = load(name)
+        return f"## {result['title']}\n\n" + body(result)
 
-def equal_section() -> str:
-    """The same as a suite."""
-    result = load("equal")
-    return f"## {result['title']}\n\n" + equal_body(result)
-
-
-def prefill_section() -> str:
-    """Long prompt on a real model, each at its best."""
-    result = load("prefill")
-    return f"## {result['title']}\n\n" + prefill_body(result)
-
-
-def policies_section() -> str:
-    """The same for every policy."""
-    result = load("policies")
-    return f"## {result['title']}\n\n" + prefill_body(result)
+    return section
 
 
 def chunks_section() -> str:
@@ -394,10 +380,10 @@ def sliding_section() -> str:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    "demo": demo_section,
-    "equal": equal_section,
-    "prefill": prefill_section,
-    "policies": policies_section,
+    "demo": titled("demo", equal_body),
+    "equal": titled("equal", equal_body),
+    "prefill": titled("prefill", prefill_body),
+    "policies": titled("policies", prefill_body),
     "chunks": chunks_section,
     "bubble": bubble_section,
     "long": long_section,
