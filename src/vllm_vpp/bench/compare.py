@@ -19,6 +19,7 @@ __all__ = ["Measured", "chunk_times", "compare"]
 
 Tell = Callable[[str], object]
 _WARM_TOKENS = 4096  # reaches every kernel and buffer; the whole prompt would take as long as a run
+_WAKE_TOKENS = 1024  # brings back what the system took from an engine while others were measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,15 @@ def compare(
 ) -> Iterator[Measured]:
     """Start an engine per arm, warm each up with the start of a prompt, then measure all in turn.
 
-    Each of the `rounds`, named by number, runs every case on every arm; odd ones in reverse. Logs
-    and traces go to `folder`. All engines stay alive; idle ones sleep. Raises EngineError.
+    Each of the `rounds`, named by number, runs every case on every arm; odd ones in reverse. Before
+    each run its engine answers a short prompt: an idle one may have lost its code pages to the
+    system's page reclaim. Logs and traces go to `folder`. All engines stay alive; idle ones sleep.
+    Raises EngineError.
     """
     longest = max((r for case in cases.values() for r in case), key=lambda r: len(r.prompt))
-    warm = Request(prompt=longest.prompt[:_WARM_TOKENS], max_tokens=2)
+    warm, wake = (
+        Request(prompt=longest.prompt[:n], max_tokens=2) for n in (_WARM_TOKENS, _WAKE_TOKENS)
+    )
     with ExitStack() as stack:
         tell("starting engines")
         engines = {
@@ -112,6 +117,7 @@ def compare(
         for turn in rounds:
             for case, requests in cases.items():
                 for name in list(engines) if turn % 2 == 0 else list(reversed(engines)):
+                    engines[name].run([wake])
                     run = _measure(engines[name], (case, turn), requests, folder)
                     tell(f"{name}{case and ', ' + case}: first token after {run.ttft:.2f} s")
                     yield run
