@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_vpp.bench.compare import Measured, compare
 from vllm_vpp.bench.machine import machine
-from vllm_vpp.bench.suites import Suite
+from vllm_vpp.bench.suite import Suite
 from vllm_vpp.core.trace import read_run
 from vllm_vpp.errors import InputError
 
