@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from vllm_vpp.bench.arms import llama_arm, smollm2_arm, text
-from vllm_vpp.bench.engine import Request
+from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt, smollm2_arm, text
+from vllm_vpp.bench.engine import Arm, Request
+from vllm_vpp.bench.models import checkpoint, small
 from vllm_vpp.bench.suite import Plan
 
-__all__ = ["reality"]
+__all__ = ["FITTED", "STOCK", "arms", "reality"]
 
 _LAYOUTS: dict[str, dict[str, Any]] = {
     "linear": {"layout": "linear"},
@@ -28,3 +29,47 @@ def reality() -> Plan:
     ]
     prompt = [token % 1000 for token in text(16_000)]  # in the vocabulary of both models
     return arms, {str(n): [Request(prompt=prompt[:n])] for n in lengths}
+
+
+STOCK = "stock vLLM, one rank"
+FITTED = ("CPP", "VPP")
+"""Arms of `arms` that the cost of the others' predictions is fitted to."""
+
+_TOKENS = 16_384
+_LINEAR: dict[str, tuple[int, dict[str, Any]]] = {
+    "CPP": (512, {"policy": "fixed", "chunk": 512}),
+    "equal-time": (4096, {"policy": "equal-time", "chunk": 1024}),
+    "equal-time-online": (4096, {"policy": "equal-time-online", "chunk": 1024, "minimum": 256}),
+    "equal-flops": (4096, {"policy": "equal-flops", "chunks": 32}),
+    "dp": (4096, {"policy": "dp"}),
+    "token-throttle": (4096, {"policy": "token-throttle"}),
+}
+
+
+def arms() -> Plan:
+    """Every policy on one prompt, and stock vLLM where it runs.
+
+    On a CPU stock vLLM runs eager models on one rank only; here that is one core, as each rank of
+    the others has.
+    """
+    length = _TOKENS + 16
+    stock = Arm(
+        name=STOCK,
+        model=str(checkpoint(small("llama", layers=8, dtype="bfloat16"))),
+        ranks=1,
+        chunk=2048,
+        max_model_len=length,
+        options={"dtype": "bfloat16"},
+    )
+    ramp = {"policy": "ramp", "peak": 1024, "down": 6, "up": 1}
+    folded: dict[str, tuple[int, dict[str, Any]]] = {
+        "VPP": (512, {"layout": "v"}),
+        "VPP + ramp": (4096, {"layout": "v", "chunking": ramp}),
+        "auto": (4096, {"layout": "auto", "prompts": [_TOKENS]}),
+    }
+    each = {n: (c, {"layout": "linear", "chunking": spec}) for n, (c, spec) in _LINEAR.items()}
+    made = [
+        llama_arm(name, {"cost": LLAMA_COST, **vpp}, chunk=chunk, length=length)
+        for name, (chunk, vpp) in (each | folded).items()
+    ]
+    return [*made, stock], {"": [Request(prompt=random_prompt(_TOKENS, 1))]}

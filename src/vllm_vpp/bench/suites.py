@@ -7,7 +7,7 @@ are modules of their own. `compare` runs them, `tools/make_docs.py` turns the fi
 from collections.abc import Sequence
 from typing import Any
 
-from vllm_vpp.bench import one_prompt, predicted, together
+from vllm_vpp.bench import mixed, one_prompt, overhead, predicted, tau, together
 from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Plan, Suite
@@ -163,6 +163,37 @@ SUITES = {
             rounds=1,
             plan=predicted.reality,
             alive=1,
+        ),
+        Suite(
+            name="mixed",
+            title=f"Many lengths over time, divided by {mixed.SCALE}, small Llama",
+            rounds=4,
+            plan=mixed.mixed,
+        ),
+        Suite(
+            name="tau",
+            title="Chunk time against chunk number, 16,384 tokens in chunks of 1024",
+            rounds=4,
+            plan=tau.tau,
+        ),
+        Suite(
+            name="arms",
+            title="Every policy once, small Llama, 16,384 tokens",
+            rounds=2,
+            plan=predicted.arms,
+            alive=5,
+        ),
+        Suite(
+            name="recording",
+            title="What recording costs, small Llama, 8192 tokens in chunks of 512",
+            rounds=32,
+            plan=overhead.recording,
+        ),
+        Suite(
+            name="operators",
+            title="Operator groups, small Llama, 8192 tokens in chunks of 1024",
+            rounds=1,
+            plan=overhead.operators,
         ),
     )
 }
