@@ -46,9 +46,7 @@ def _run(engine: Any, requests: list[dict[str, Any]], serial: int) -> dict[str, 
         prompt = {"prompt_token_ids": requests[index]["prompt"]}
         engine.add_request(f"{serial}-{index}", prompt, _parameters(requests[index]))
 
-    seen: list[dict[str, Any]] = [
-        {"token_ns": [], "tokens": [], "logprobs": []} for _ in requests
-    ]
+    seen: list[dict[str, Any]] = [{"token_ns": [], "tokens": [], "logprobs": []} for _ in requests]
     sender = Sender([(r["at"], r["among"]) for r in requests], send)
     began = sender.start()
     while not sender.all_answered:

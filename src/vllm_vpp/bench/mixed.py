@@ -1,8 +1,8 @@
 """Requests of many lengths over time, on the policies that somebody would choose among.
 
 Owns the suite `mixed` and its like for a trace file of one's own. Lengths are those of the
-workload, divided by `SCALE`: a model as small as this on two cores then is as busy, and as much of
-its time is attention, as it is for a large model on the paper's machine.
+workload, divided by `SCALE`, so that a run takes a quarter of a minute on two cores and about half of the
+compute is attention; arrivals are kept.
 """
 
 from dataclasses import replace
@@ -29,15 +29,18 @@ _SHORTEST = 16  # tokens
 # The best of the sizes tried on the simulator with both workloads, each arm for itself.
 _ARMS: dict[str, tuple[int, dict[str, Any]]] = {
     "CPP": (512, {"layout": "linear"}),
-    "DCPP": (1024, {"layout": "linear", "chunking": {"policy": "equal-time", "chunk": 1024}}),
+    "DCPP": (1024, {"layout": "linear", "chunking": {"policy": "equal-time", "chunk": 768}}),
     "token throttling": (
-        2048,
-        {"layout": "linear", "chunking": {"policy": "token-throttle", "maximum": 2048}},
+        1024,
+        {
+            "layout": "linear",
+            "chunking": {"policy": "token-throttle", "maximum": 512, "iterations": 4},
+        },
     ),
-    "VPP": (512, {"layout": "v"}),
+    "VPP": (768, {"layout": "v"}),
     "VPP + ramp": (
-        2048,
-        {"layout": "v", "chunking": {"policy": "ramp", "peak": 768, "down": 4, "up": 1}},
+        1024,
+        {"layout": "v", "chunking": {"policy": "ramp", "peak": 768, "down": 2, "up": 0}},
     ),
     "auto": (2048, {"layout": "auto"}),
 }
@@ -46,9 +49,7 @@ _ARMS: dict[str, tuple[int, dict[str, Any]]] = {
 def mixed() -> Plan:
     """The paper's lengths, 16 clients that wait for answers; and real arrivals and lengths."""
     lengths = [max(n // SCALE, _SHORTEST) for n in paper_lengths(_REQUESTS)]
-    paper = [
-        Request(prompt=random_prompt(n, i), among=_CLIENTS) for i, n in enumerate(lengths)
-    ]
+    paper = [Request(prompt=random_prompt(n, i), among=_CLIENTS) for i, n in enumerate(lengths)]
     return _arms(), {PAPER: paper, CONVERSATION: _as_sent(scaled(conversation(), SCALE))}
 
 

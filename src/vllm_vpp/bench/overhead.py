@@ -31,9 +31,7 @@ def recording() -> Plan:
 def operators() -> Plan:
     """The plain pipeline and the V under torch.profiler."""
     arms = [
-        replace(
-            llama_arm(name, {"layout": layout}, chunk=1024, length=_TOKENS + 16), profile=True
-        )
+        replace(llama_arm(name, {"layout": layout}, chunk=1024, length=_TOKENS + 16), profile=True)
         for name, layout in (("CPP", "linear"), ("VPP", "v"))
     ]
     return arms, {"": [Request(prompt=random_prompt(_TOKENS, 1))]}
