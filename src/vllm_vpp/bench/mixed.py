@@ -1,8 +1,8 @@
 """Requests of many lengths over time, on the policies that somebody would choose among.
 
 Owns the suite `mixed` and its like for a trace file of one's own. Lengths are those of the
-workload, divided by `SCALE`, so that a run takes a quarter of a minute on two cores and about half of the
-compute is attention; arrivals are kept.
+workload, divided by `SCALE`, so that a run takes a quarter of a minute on two cores and about half
+of the compute is attention; arrivals are kept.
 """
 
 from dataclasses import replace
