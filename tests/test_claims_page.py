@@ -65,9 +65,7 @@ def test_a_measured_claim_shows_its_interval_and_follows_from_it(
     assert line_of("long: VPP over CPP, each", machine)[3] == Verdict.NOT_SHOWN
 
 
-def test_one_round_or_a_missing_arm_is_no_measurement(
-    results: Path, machine: PaperMachine
-) -> None:
+def test_one_round_or_a_missing_arm_is_no_measurement(results: Path, machine: PaperMachine) -> None:
     write(results, "policies", {"DCPP": [10.0], "VPP": [9.0]})
     assert line_of("long: VPP over DCPP", machine)[2] == NOT_MEASURED
     write(results, "policies", {"CPP": [10.0, 10.0], "VPP": [9.0, 9.0]})

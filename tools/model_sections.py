@@ -41,12 +41,7 @@ def tau_section() -> str:
     head = ("attention", "first and last chunk, s", "line, s", "R²", "half width of 95% band, ms")
     return (
         f"## {result['title']}\n\n![Chunk times against chunk number, with line and band]"
-        "(tau.svg)\n\n"
-        + table(head, rows)
-        + "\n"
-        + "\n".join(said)
-        + "\n\n"
-        + origin(result)
+        "(tau.svg)\n\n" + table(head, rows) + "\n" + "\n".join(said) + "\n\n" + origin(result)
     )
 
 
@@ -83,8 +78,10 @@ def arms_section() -> str:
                 f"{found.predicted_bubble:.1%}",
             )
         )
-    head = ("", "chunks", "TTFT, s: median (range)", "TTFT / (W/P)", "predicted, s")
-    head += ("error at own speed", "bubble ratio", "predicted")
+    head = (
+        *("", "chunks", "TTFT, s: median (range)", "TTFT / (W/P)", "predicted, s"),
+        *("error at own speed", "bubble ratio", "predicted"),
+    )
     return (
         f"## {result['title']}\n\nPredictions run the chunks of the arm's run through the "
         f"simulator, with costs fitted to {' and '.join(FITTED)} (R² {cost.r_squared:.4f}); the "

@@ -62,8 +62,10 @@ def mixed_rows(result: dict[str, Any], case: str) -> list[tuple[str, ...]]:
 def mixed_section() -> str:
     """The paper's lengths and a real trace."""
     result = load("mixed")
-    head = ("", "chunk limit", "mean TTFT, s", "median", "p90", "p99")
-    head += ("mean TTFT / CPP, 95% interval", "/ DCPP", "all answered / CPP")
+    head = (
+        *("", "chunk limit", "mean TTFT, s", "median", "p90", "p99"),
+        *("mean TTFT / CPP, 95% interval", "/ DCPP", "all answered / CPP"),
+    )
     parts = [
         f"### {case}\n\n{_WORDS.get(case, '')} {len(lengths)} prompts of {min(lengths)} to "
         f"{max(lengths)} tokens, mean {statistics.fmean(lengths):.0f}.\n\n"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -26,7 +26,7 @@ class Pretender:
     def __init__(self, arm: Arm, *, log: Path, trace_dir: Path | None, profile_dir: Any) -> None:
         self.arm, self.traced = arm, trace_dir
 
-    def __enter__(self) -> "Pretender":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,7 +68,7 @@ def test_arms_without_a_trace_have_the_clients_times_and_no_metrics(tmp_path: Pa
     assert len(result["runs"]) == 4
     for one in result["runs"]:
         assert one["ttft"] == [2.0, 3.0]
-        assert one["seconds"] == 3.75
+        assert one["seconds"] == pytest.approx(3.75)
         assert "metrics" not in one
         assert "operators" not in one
     assert result["control"] == {}
@@ -92,6 +92,7 @@ def test_missing_rounds_are_added_to_a_file_of_an_older_version(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["arms", "prompt_tokens", "arrivals", "machine"])
 def test_rounds_of_something_else_are_not_mixed_in(tmp_path: Path, name: str) -> None:
     *_, result = run(tmp_path, 1)
-    other = json.loads(json.dumps(result)) | {name: {"x": {}} if name == "arms" else {"x": 1}}
+    other = json.loads(json.dumps(result))
+    other[name] = {"x": {}} if name == "arms" else {"x": 1}
     with pytest.raises(InputError, match=f"{name}: the result there"):
         list(run(tmp_path, 2, other))

@@ -12,7 +12,8 @@ from vllm_vpp.errors import InputError
 
 def test_lengths_have_the_five_published_figures() -> None:
     lengths = sorted(paper_lengths(500))
-    assert (lengths[0], lengths[-1]) == (pytest.approx(7, abs=1), pytest.approx(122_710, rel=0.01))
+    assert lengths[0] == 7
+    assert lengths[-1] == pytest.approx(122_710, rel=0.01)
     assert statistics.fmean(lengths) == pytest.approx(22_500, rel=0.01)
     assert statistics.median(lengths) == pytest.approx(10_000, rel=0.01)
     assert lengths[450] == pytest.approx(64_000, rel=0.01)

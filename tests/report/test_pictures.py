@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_page_is_self_contained_and_written_whole(timeline: Timeline, tmp_path: 
 def test_curves_are_one_picture_with_every_chunk_and_its_line() -> None:
     tau = {"straight <a>": [0.1, 0.2, 0.3, 0.4], "bent": [0.1, 0.2, 0.25, 0.26, 0.26]}
     text = curves(tau)
-    root = ElementTree.fromstring(text)
+    root = ET.fromstring(text)
     assert root.tag.endswith("svg")
     assert "straight &lt;a&gt;" in text
     assert not re.search(r"nan|inf", text)
