@@ -238,8 +238,8 @@ def claims_page() -> str:
         + table((*head, "paper's machine, simulated", "reproduced"), rows)
         + "\n- Figures are ratios of times (or of shares), the first method over the second: below "
         "1 is a gain. A gain of x% in throughput is a ratio of 1 / (1 + x).\n"
-        "- *In sign*: the whole interval lies on the published side of 1. *In size*: it also touches "
-        f"what was published, give or take {SLACK}. *No difference shown*: it contains 1.\n"
+        "- *In sign*: the whole interval lies on the published side of 1. *In size*: it also "
+        f"touches what was published, give or take {SLACK}. *No difference shown*: it contains 1.\n"
         "- Here: small models on two cores ([results](results.md); the suite is named in "
         "brackets). A chunk may be small there at little cost, which is what a plain pipeline "
         "wants; on the paper's NPUs it may not.\n"
