@@ -1,14 +1,17 @@
 """Writes the documentation that comes from code and from results; `--check` compares only.
 
-docs/vllm.md from the plugin's source, docs/features.md from its refusals; docs/results.md and the
-README's table and picture from results/*.json.
+docs/vllm.md from the plugin's source, docs/features.md from its refusals; docs/results.md,
+docs/claims.md and the README's table and pictures from results/*.json.
 """
 
 import ast
 import sys
 from collections.abc import Callable, Iterator
 
-from results_page import ROOT, Rows, readme_block, sections, table, timelines
+from claims_page import claims_page
+from model_sections import arms_section, operators_section, tau_picture, tau_section
+from results_page import ROOT, Rows, exists, readme_block, sections, table, timelines
+from serving_sections import mixed_section, recording_section
 
 PLUGIN = ROOT / "src" / "vllm_vpp" / "plugin"
 NOTE = "<!-- written by `make docs`; do not edit -->\n\n"
@@ -117,6 +120,15 @@ def features_page() -> str:
     )
 
 
+MORE: dict[str, Callable[[], str]] = {
+    "mixed": mixed_section,
+    "tau": tau_section,
+    "arms": arms_section,
+    "operators": operators_section,
+    "recording": recording_section,
+}
+
+
 def results_page() -> str:
     """docs/results.md."""
     return (
@@ -124,7 +136,7 @@ def results_page() -> str:
         + NOTE
         + "Generated from `results/*.json` (`make bench`, then `make docs`). The machine drifts "
         "by a factor of two between minutes: compare ratios, and only within one table. "
-        "Formulas are in metrics.md.\n\n" + sections()
+        "Formulas are in metrics.md.\n\n" + sections(MORE)
     )
 
 
@@ -140,9 +152,12 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/vllm.md": vllm_page,
     "docs/features.md": features_page,
     "docs/results.md": results_page,
+    "docs/claims.md": claims_page,
     "docs/timelines.svg": timelines,
     "README.md": readme,
 }
+if exists("tau"):
+    PAGES["docs/tau.svg"] = tau_picture
 
 
 def main() -> int:

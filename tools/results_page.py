@@ -5,7 +5,7 @@ Owns what is said about each suite. Formulas are in docs/metrics.md, statistics 
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -396,9 +396,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }
 
 
-def sections() -> str:
-    """All of the results page that comes from results."""
-    parts = [section() for name, section in SECTIONS.items() if exists(name)]
+def sections(more: Mapping[str, Callable[[], str]]) -> str:
+    """All of the results page that comes from results, `more` after those of this module."""
+    all_of_them = {**SECTIONS, **more}
+    parts = [section() for name, section in all_of_them.items() if exists(name)]
     return "\n".join([*parts, control_section()])
 
 

@@ -62,6 +62,16 @@ def test_the_table_shows_seconds_and_shares(folders: tuple[Path, Path]) -> None:
         assert word in text
 
 
+def test_hardware_and_versions_of_a_recording_are_shown(folders: tuple[Path, Path]) -> None:
+    facts = {"processor": "some <chip>", "torch": "2.13.0", "device": "2 x cpu"}
+    (folders[1] / "machine.json").write_text(json.dumps(facts))
+    assert "processor some <chip>, torch 2.13.0, device 2 x cpu" in run(folders[1]).stdout
+    shown = json.loads(run(*folders, "--json").stdout)["runs"]
+    assert [one["machine"] for one in shown] == [{}, facts]
+    (folders[1] / "machine.json").write_text("[")
+    assert "machine.json: not a JSON object" in run(folders[1], code=2).stderr
+
+
 def test_two_runs_say_what_moved(folders: tuple[Path, Path]) -> None:
     text = run(*folders).stdout
     assert "What moved" in text

@@ -87,6 +87,7 @@ def vpp(**settings: Any) -> dict[str, Any]:
         ({"in_flight": 1}, ["vpp.in_flight=1", "2 to 1024"]),
         ({"in_flight": 2.5}, ["vpp.in_flight=2.5", "whole number"]),
         ({"in_flight": 10**9}, ["2 to 1024"]),
+        ({"metrics": "no"}, ['vpp.metrics="no"', "true or false"]),
         ({"trace_dir": 3}, ["vpp.trace_dir=3", "path"]),
         ({"trace_dir": "/proc/nowhere/x"}, ["/proc/nowhere/x", "writable folder"]),
         ({"split": "3,3,3,2"}, ["vpp.split", "list of whole numbers"]),

@@ -149,14 +149,22 @@ HEADER = {
 
 def test_trace_files_are_private_and_hold_no_prompt(two_ranks: TwoRanks) -> None:
     files = sorted(two_ranks.trace.iterdir())
-    assert [f.name for f in files] == ["engine.jsonl", "rank0.jsonl", "rank1.jsonl"]
+    assert [f.name for f in files] == ["engine.jsonl", "machine.json", "rank0.jsonl", "rank1.jsonl"]
     assert two_ranks.trace.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     for file in files:
-        assert file.stat().st_mode & 0o777 == 0o600
+        if file.suffix == ".json":
+            continue
         header, *records = map(json.loads, file.read_text().splitlines())
         assert set(header) <= HEADER
         assert {r[0]: len(r) for r in records}.items() <= RECORDS.items()
         assert not holds(file, prompt(LONG)), file
+
+
+def test_a_trace_says_what_it_was_made_on(recorded: Run) -> None:
+    assert {"processor", "cores", "memory", "torch", "vllm-vpp"} <= recorded.machine.keys()
+    assert recorded.machine["device"] == "2 x cpu"
+    assert str(Path.home()) not in json.dumps(recorded.machine)
 
 
 def holds(file: Path, tokens: list[int]) -> bool:

@@ -104,6 +104,16 @@ def test_an_engine_without_vpp_gets_no_metrics() -> None:
     assert logger._shown
 
 
+def test_an_engine_that_keeps_no_numbers_gets_none_and_no_warning(
+    config: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    config.additional_config["vpp"]["metrics"] = False
+    logger = live.VPPStatLogger(config)
+    logger.log_engine_initialized()
+    assert logger._shown
+    assert "no live metrics" not in caplog.text
+
+
 def test_the_dashboard_asks_for_metrics_that_exist(board: Board) -> None:
     collector = live._Collector()
     collector.engines["0"] = live._Engine("0", board)

@@ -56,6 +56,13 @@ def test_a_name_cannot_end_the_data(tmp_path: Path, record: Any) -> None:
     assert embedded(html)["command"] == "</script>y"
 
 
+def test_hardware_of_a_recording_is_on_the_page(tmp_path: Path, record: Any) -> None:
+    folder = record(tmp_path / "V", "v", [9_000])
+    (folder / "machine.json").write_text(json.dumps({"processor": "some <chip>"}))
+    html = page_of(read_inputs([folder]).runs, command="x")
+    assert 'processor</th><td class="words">some &lt;chip&gt;</td>' in html
+
+
 def test_table_cells_show_the_embedded_numbers(page: str) -> None:
     data = embedded(page)
     rows = re.findall(r'<tr[^>]*><th scope="row">(.*?)</th>(.*?)</tr>', page)

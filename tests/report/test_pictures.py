@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -14,6 +15,7 @@ from vllm_vpp.core.cost import QuadraticCost, StageCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.timeline import SpanKind, Timeline
 from vllm_vpp.report.chrome import chrome_trace
+from vllm_vpp.report.curves import curves
 from vllm_vpp.report.figure import figure, page, write
 from vllm_vpp.sim import Links, Setup, at_once, simulate
 
@@ -81,3 +83,23 @@ def test_page_is_self_contained_and_written_whole(timeline: Timeline, tmp_path: 
     write(tmp_path / "page.html", html)
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == html
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_curves_are_one_picture_with_every_chunk_and_its_line() -> None:
+    tau = {"straight <a>": [0.1, 0.2, 0.3, 0.4], "bent": [0.1, 0.2, 0.25, 0.26, 0.26]}
+    text = curves(tau)
+    root = ET.fromstring(text)
+    assert root.tag.endswith("svg")
+    assert "straight &lt;a&gt;" in text
+    assert not re.search(r"nan|inf", text)
+    panels = list(root)
+    for panel, seconds in zip(panels, tau.values(), strict=True):
+        dots = [e for e in panel if e.tag.endswith("circle")]
+        assert len(dots) == len(seconds)
+        heights = [float(dot.attrib["cy"]) for dot in dots]
+        assert heights == sorted(heights, reverse=True)
+    (drawn,) = (e for e in panels[0] if e.tag.endswith("polyline"))
+    first, last = (tuple(map(float, p.split(","))) for p in drawn.attrib["points"].split())
+    dots = [e for e in panels[0] if e.tag.endswith("circle")]
+    assert first == (float(dots[0].attrib["cx"]), float(dots[0].attrib["cy"]))
+    assert last == (float(dots[-1].attrib["cx"]), float(dots[-1].attrib["cy"]))

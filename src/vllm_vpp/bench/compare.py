@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from vllm_vpp.bench.engine import Arm, Engine, Reply, Request
+from vllm_vpp.bench.operators import profile_folder, profile_of
 from vllm_vpp.core.metrics import Metrics, measure
 from vllm_vpp.core.timeline import SpanKind, Timeline
 from vllm_vpp.core.trace import read_run
+from vllm_vpp.profiles import Profile
 
 __all__ = ["Measured", "chunk_times", "compare"]
 
@@ -26,7 +28,7 @@ _WAKE_TOKENS = 1024  # brings back what the system took from an engine while oth
 class Measured:
     """One run of one arm: what the client saw and, if recorded, what the ranks did.
 
-    `peak_bytes`: largest resident memory so far, by process.
+    `peak_bytes`: largest resident memory so far, by process. `profile`: of an arm that is profiled.
     """
 
     arm: str
@@ -35,6 +37,7 @@ class Measured:
     replies: tuple[Reply, ...]
     timeline: Timeline | None
     peak_bytes: dict[str, int]
+    profile: Profile | None = None
 
     @property
     def start_ns(self) -> int:
@@ -69,6 +72,8 @@ class Measured:
         if self.timeline is not None:
             data["metrics"] = self.metrics.as_dict()
             data["chunk_seconds"] = chunk_times(self.timeline)
+        if self.profile is not None:
+            data["operators"] = self.profile.as_dict()
         return data
 
 
@@ -104,7 +109,12 @@ def compare(
         tell("starting engines")
         engines = {
             arm.name: stack.enter_context(
-                Engine(arm, log=folder / f"{arm.name}.log", trace_dir=_trace(arm, folder))
+                Engine(
+                    arm,
+                    log=folder / f"{arm.name}.log",
+                    trace_dir=_trace(arm, folder),
+                    profile_dir=profile_folder(arm, folder),
+                )
             )
             for arm in arms
         }
@@ -112,7 +122,7 @@ def compare(
             engine.wait_ready()
             tell(f"{name}: ready")
         for name, engine in engines.items():
-            engine.run([warm])
+            engine.run([warm], measured=False)
             tell(f"{name}: warmed up")
         for turn in rounds:
             for case, requests in cases.items():
@@ -134,11 +144,12 @@ def _measure(
         replies=replies,
         timeline=_timeline(engine.arm, folder, replies),
         peak_bytes=engine.peak_bytes(),
+        profile=profile_of(engine.arm, folder),
     )
 
 
 def _trace(arm: Arm, folder: Path) -> Path | None:
-    return None if arm.vpp is None else folder / f"{arm.name}.trace"
+    return folder / f"{arm.name}.trace" if arm.has_trace else None
 
 
 def _timeline(arm: Arm, folder: Path, replies: Sequence[Reply]) -> Timeline | None:

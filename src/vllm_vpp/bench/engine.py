@@ -32,7 +32,8 @@ class Arm:
     """One side of a comparison.
 
     `vpp` is the value of the switch, or None for stock vLLM. `chunk` is vLLM's
-    max_num_batched_tokens. `options` are further engine arguments.
+    max_num_batched_tokens. `options` are further engine arguments. `record`: whether a trace is
+    written, of which metrics come. `profile`: whether torch.profiler watches every measured run.
     """
 
     name: str
@@ -42,13 +43,26 @@ class Arm:
     max_model_len: int
     vpp: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    record: bool = True
+    profile: bool = False
 
-    def arguments(self, trace_dir: Path | None) -> dict[str, Any]:
+    @property
+    def has_trace(self) -> bool:
+        """Whether its runs leave a trace."""
+        return self.record and self.vpp is not None
+
+    def arguments(self, trace_dir: Path | None, profile_dir: Path | None) -> dict[str, Any]:
         """Keyword arguments of vLLM's EngineArgs."""
         extra: dict[str, Any] = {}
         if self.vpp is not None:
             trace = {} if trace_dir is None else {"trace_dir": str(trace_dir)}
             extra["additional_config"] = {"vpp": {**self.vpp, **trace}}
+        if profile_dir is not None:
+            extra["profiler_config"] = {
+                "profiler": "torch",
+                "torch_profiler_dir": str(profile_dir.absolute()),
+                "torch_profiler_with_stack": False,
+            }
         return {
             "model": self.model,
             "pipeline_parallel_size": self.ranks,
@@ -66,11 +80,15 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt of token ids, sent `at` seconds after the start of a run."""
+    """A prompt of token ids, sent `at` seconds after the start of a run.
+
+    `among`: and not before fewer than so many are unanswered (clients that wait); None for at once.
+    """
 
     prompt: Sequence[int]
     max_tokens: int = 1
     at: float = 0.0
+    among: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +109,14 @@ class Reply:
 class Engine:
     """A running engine; use as a context manager. `log` receives everything vLLM prints."""
 
-    def __init__(self, arm: Arm, *, log: Path, trace_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        arm: Arm,
+        *,
+        log: Path,
+        trace_dir: Path | None = None,
+        profile_dir: Path | None = None,
+    ) -> None:
         self.arm = arm
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -114,17 +139,22 @@ class Engine:
             )
         os.close(writing)
         self._answers: TextIO = os.fdopen(reading, "r", encoding="utf-8")
-        self._tell(arm.arguments(trace_dir))
+        self._tell(arm.arguments(trace_dir, profile_dir))
 
     def wait_ready(self) -> None:
         """Block until the engine has loaded. Raises EngineError if it did not."""
         self._hear()
 
-    def run(self, requests: Sequence[Request]) -> list[Reply]:
-        """Serve the requests and return a reply for each, in their order."""
-        self._tell(
-            [{"prompt": list(r.prompt), "max_tokens": r.max_tokens, "at": r.at} for r in requests]
-        )
+    def run(self, requests: Sequence[Request], *, measured: bool = True) -> list[Reply]:
+        """Serve the requests and return a reply for each, in their order.
+
+        Without `measured`, a run to warm up: the profiler of an arm that has one is left out.
+        """
+        asked = [
+            {"prompt": list(r.prompt), "max_tokens": r.max_tokens, "at": r.at, "among": r.among}
+            for r in requests
+        ]
+        self._tell({"requests": asked, "profile": self.arm.profile and measured})
         return [
             Reply(
                 sent_ns=seen["sent_ns"],

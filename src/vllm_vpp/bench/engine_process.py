@@ -1,8 +1,8 @@
 """The child process that hosts one vLLM engine for measurements; `engine` is its parent's side.
 
-Owns the loop that adds requests when they are due and notes when each token came back, as a client
-of vLLM's own LLMEngine would see it. One JSON value a line: a specification first, then one command
-per run; answers go to a file descriptor of their own, since vLLM logs to the usual ones.
+Owns the loop that notes when each token came back, as a client of vLLM's own LLMEngine would see
+it. One JSON value a line: a specification first, then one command per run; answers go to a file
+descriptor of their own, since vLLM logs to the usual ones. `sender` adds requests when due.
 """
 
 import json
@@ -11,12 +11,17 @@ import sys
 import time
 from typing import Any, TextIO
 
+from vllm_vpp.bench.sender import Sender
+
 __all__ = ["main"]
 
 
 def _start(spec: dict[str, Any]) -> Any:
     from vllm import EngineArgs, LLMEngine
+    from vllm.config import ProfilerConfig
 
+    if "profiler_config" in spec:
+        spec["profiler_config"] = ProfilerConfig(**spec["profiler_config"])
     return LLMEngine.from_engine_args(EngineArgs(**spec))
 
 
@@ -35,18 +40,16 @@ def _parameters(request: dict[str, Any]) -> Any:
 
 
 def _run(engine: Any, requests: list[dict[str, Any]], serial: int) -> dict[str, Any]:
-    """Serve requests, each added at its offset `at` in seconds; returns what a client saw."""
-    began = time.monotonic_ns()
-    waiting = sorted(enumerate(requests), key=lambda item: (item[1].get("at", 0.0), item[0]))
-    seen: list[dict[str, Any]] = [
-        {"sent_ns": 0, "token_ns": [], "tokens": [], "logprobs": []} for _ in requests
-    ]
-    while waiting or engine.has_unfinished_requests():
-        while waiting and time.monotonic_ns() - began >= waiting[0][1].get("at", 0.0) * 1e9:
-            index, request = waiting.pop(0)
-            seen[index]["sent_ns"] = time.monotonic_ns()
-            prompt = {"prompt_token_ids": request["prompt"]}
-            engine.add_request(f"{serial}-{index}", prompt, _parameters(request))
+    """Serve requests, each sent when due; returns what a client saw."""
+
+    def send(index: int) -> None:
+        prompt = {"prompt_token_ids": requests[index]["prompt"]}
+        engine.add_request(f"{serial}-{index}", prompt, _parameters(requests[index]))
+
+    seen: list[dict[str, Any]] = [{"token_ns": [], "tokens": [], "logprobs": []} for _ in requests]
+    sender = Sender([(r["at"], r["among"]) for r in requests], send)
+    began = sender.start()
+    while not sender.all_answered:
         if not engine.has_unfinished_requests():
             time.sleep(0.0005)
             continue
@@ -60,7 +63,23 @@ def _run(engine: Any, requests: list[dict[str, Any]], serial: int) -> dict[str, 
                 entry[token].logprob
                 for entry, token in zip(part.logprobs or [], part.token_ids, strict=True)
             )
-    return {"began_ns": began, "ended_ns": time.monotonic_ns(), "requests": seen}
+            if output.finished:
+                sender.answered()
+    ended = time.monotonic_ns()
+    for record, sent_ns in zip(seen, sender.sent_ns, strict=True):
+        record["sent_ns"] = sent_ns
+    return {"began_ns": began, "ended_ns": ended, "requests": seen}
+
+
+def _serve(engine: Any, command: dict[str, Any], serial: int) -> dict[str, Any]:
+    """One run, under vLLM's own profiler if the command says so."""
+    if not command["profile"]:
+        return _run(engine, command["requests"], serial)
+    engine.start_profile()
+    try:
+        return _run(engine, command["requests"], serial)
+    finally:
+        engine.stop_profile()
 
 
 def main() -> int:
@@ -74,7 +93,7 @@ def main() -> int:
     engine = _start(json.loads(sys.stdin.readline()))
     answer({"ready": True})
     for serial, line in enumerate(sys.stdin):
-        answer(_run(engine, json.loads(line), serial))
+        answer(_serve(engine, json.loads(line), serial))
     return 0
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vllm_vpp.bench.compare import Measured, compare
-from vllm_vpp.bench.machine import machine
-from vllm_vpp.bench.suites import Suite
+from vllm_vpp.bench.engine import Request
+from vllm_vpp.bench.suite import Suite
+from vllm_vpp.core.machine import machine
 from vllm_vpp.core.trace import read_run
 from vllm_vpp.errors import InputError
 
@@ -43,6 +44,7 @@ def run_suite(
         "machine": machine(),
         "arms": {arm.name: _portable(asdict(arm)) for arm in arms},
         "prompt_tokens": {name: [len(r.prompt) for r in case] for name, case in cases.items()},
+        "arrivals": {n: [r.at for r in case] for n, case in cases.items() if _is_timed(case)},
         "runs": [],
         "control": {},
         "timelines": [],
@@ -60,20 +62,29 @@ def run_suite(
             for run in some:
                 result["runs"].append(run.as_dict())
                 _keep_timeline(result, run, all_of_them=suite.alive == 1)
-            for arm in (arm for arm in group if arm.vpp is not None):
+            for arm in (arm for arm in group if arm.has_trace):
                 now = _control(folder / f"{arm.name}.trace")
                 result["control"][arm.name] = _sum(earlier.get(arm.name, {}), now)
             yield result
 
 
+_ADDED: Result = {"record": True, "profile": False}  # fields of an arm that older files lack
+
+
 def _check_same(before: Result, now: Result) -> None:
     """Raises InputError unless both are measurements of the same things."""
-    for name in ("suite", "arms", "prompt_tokens", "machine"):
+    arms = {name: _ADDED | arm for name, arm in before.get("arms", {}).items()}
+    before = {"arrivals": {}} | before | {"arms": arms}
+    for name in ("suite", "arms", "prompt_tokens", "arrivals", "machine"):
         if before.get(name) != now[name]:
             raise InputError(
                 f"{name}: the result there has another one than would be measured now; measure anew"
                 " with --fresh, or choose another --out"
             )
+
+
+def _is_timed(case: Iterable[Request]) -> bool:
+    return any(request.at for request in case)
 
 
 def _batched(runs: Iterable[Measured], size: int) -> Iterator[list[Measured]]:

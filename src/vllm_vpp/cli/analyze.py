@@ -146,6 +146,8 @@ def _print_run(console: "Console", run: "ShownRun") -> None:
             f"{many}, {run.measured}: median {statistics.median(times):.3f} s, "
             f"{min(times):.3f} to {max(times):.3f} s"
         )
+    if run.machine:
+        facts.append(", ".join(f"{name} {value}" for name, value in run.machine.items()))
     console.print("\n".join(facts) + "\n", markup=False, soft_wrap=True)
 
 

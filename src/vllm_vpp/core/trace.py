@@ -7,6 +7,7 @@ Owns the meaning of the raw records. One file per process, one JSON value a line
           ["s", stage, index, start_ns, bytes] a send into `stage`; older files lack the bytes;
           ["r", stage, index, posted_ns, done_ns, waited_ns] a receive and how long the rank stood
           still for it; ["m", start_ns, end_ns, actions] one message.
+`machine.json` beside them, missing from older folders, says what they were made on.
 """
 
 import json
@@ -47,6 +48,7 @@ class Run:
     `submitted_ns`, `result_ns`: by micro-batch, as the engine saw them. `law`: what the virtual
     clock went by. `layers`: of each stage.
     `sent_bytes`: of each transfer, by stage and micro-batch; empty where not recorded.
+    `machine`: hardware and versions, by name; empty where not recorded.
     """
 
     timeline: Timeline
@@ -56,6 +58,7 @@ class Run:
     layers: tuple[int, ...]
     law: QuadraticCost
     sent_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
+    machine: dict[str, str] = field(default_factory=dict)
 
     @property
     def seen(self) -> Seen:
@@ -108,7 +111,20 @@ def read_run(folder: Path | str) -> Run:
         layers=tuple(header["layers"]),
         law=QuadraticCost(**header["law"]),
         sent_bytes=sizes,
+        machine=_machine(folder / "machine.json"),
     )
+
+
+def _machine(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        raise InputError(f"{path}: not a JSON object; the file is damaged; remove it")
+    return {str(name): str(value) for name, value in facts.items()}
 
 
 def _spans(

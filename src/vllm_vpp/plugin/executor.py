@@ -29,7 +29,7 @@ from vllm_vpp.plugin.lifetime import end_with_parent
 from vllm_vpp.plugin.message import Actions, Reply, Step
 from vllm_vpp.plugin.meter import EngineMeter
 from vllm_vpp.plugin.pace import Pace
-from vllm_vpp.plugin.recorder import Recorder
+from vllm_vpp.plugin.recorder import Recorder, record_machine
 
 __all__ = ["VPPExecutor"]
 
@@ -43,7 +43,7 @@ class VPPExecutor(MultiprocExecutor):
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
         end_with_parent()
-        self.meter = EngineMeter(Board.create(self.vllm_config))
+        self.meter = EngineMeter(Board.create(self.vllm_config) if self.settings.metrics else None)
         super()._init_executor()
         dispatcher = Dispatcher(
             order=Order.of(self.settings.order, self.layout),
@@ -53,6 +53,7 @@ class VPPExecutor(MultiprocExecutor):
         self.pace = Pace.start(self.vllm_config)
         self.pace.use(dispatcher)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
+        record_machine(self.settings.trace_dir, _device(self.parallel_config))
         self._submitted = -1
         self._pools = self.model_config.runner_type == "pooling"
 
@@ -188,6 +189,13 @@ class _Result(LazyResult):
             self._received(self._index, reply)
             self._received = None
         return reply.output
+
+
+def _device(parallel: Any) -> str:
+    """What the ranks run on, and how many of it there are."""
+    from vllm.platforms import current_platform
+
+    return f"{parallel.world_size} x {current_platform.get_device_name()}"
 
 
 def _chunks(scheduler_output: SchedulerOutput) -> tuple[Chunk, ...]:

@@ -2,7 +2,7 @@
 
 Owns the metrics' names and what they are made of. Loaded by vLLM as a stat logger plugin in its
 front end; there it registers a collector that reads the engine's `Board` when somebody asks. Does
-nothing for an engine without `vpp`.
+nothing for an engine without `vpp`, or with "metrics": false.
 """
 
 import time
@@ -130,7 +130,8 @@ class VPPStatLogger(StatLoggerBase):
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
         self._config = vllm_config
         self._index = engine_index
-        self._shown = not engine_config.wants_vpp(vllm_config.additional_config)
+        wanted = engine_config.wants_vpp(vllm_config.additional_config)
+        self._shown = not (wanted and engine_config.settings_of(vllm_config).metrics)
 
     def record(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to take over."""

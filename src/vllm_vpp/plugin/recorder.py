@@ -1,7 +1,8 @@
 """Writes what a process did, and when, to one file of the trace folder; off unless asked for.
 
 Owns the raw records; `core.trace` reads them back as a `Timeline`. Times are those of the host's
-monotonic clock, which all processes of a machine share. Nothing of a prompt is ever written.
+monotonic clock, which all processes of a machine share. Nothing of a prompt is ever written. Beside
+the records lies one file that says what they were made on.
 """
 
 import json
@@ -9,9 +10,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from vllm_vpp.core.machine import machine
 from vllm_vpp.plugin.log import logger
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "record_machine"]
 
 
 class Recorder:
@@ -54,3 +56,18 @@ class Recorder:
     def _stop(self, error: OSError) -> None:
         self.enabled = False
         logger.warning("vpp: recording stops, serving goes on: %s", error)
+
+
+def record_machine(folder: str | None, device: str) -> None:
+    """Write hardware and versions to `<folder>/machine.json`; nothing where no folder is given."""
+    if folder is None:
+        return
+    text = json.dumps(machine() | {"device": device}, indent=1)
+    try:
+        handle = os.open(
+            Path(folder) / "machine.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
+        )
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        logger.warning("vpp: hardware and versions are not recorded: %s", error)

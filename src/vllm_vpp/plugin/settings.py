@@ -34,6 +34,7 @@ _FIXES = {
     "prompts": 'write "prompts": [8192, 65536], or leave it out for all lengths',
     "cost": 'write "cost": {"c0": 0.3, "b": 3e-4, "a": 2e-7}, or leave it out',
     "learn": 'write "learn": false, or leave it out',
+    "metrics": 'write "metrics": false, or leave it out',
     "trace_dir": "write the path of a folder, or leave it out to record nothing",
 }
 _ALLOWED = {
@@ -47,6 +48,7 @@ _ALLOWED = {
     "prompts": "a list of 1 to 32 lengths in tokens, each at least 1",
     "cost": "an object with the seconds c0, b, a and perhaps gamma, none negative, b above 0",
     "learn": "true or false",
+    "metrics": "true or false",
     "trace_dir": "a path",
 }
 
@@ -99,6 +101,7 @@ class Settings(BaseModel):
     ) = None
     cost: Cost | None = None
     learn: bool | None = None
+    metrics: bool = True
     trace_dir: str | None = None
     resolved: Resolved | None = None
 

@@ -98,6 +98,7 @@ def recorded_run(folder: Path) -> ShownRun:
         ttft=_prefill_seconds(run.timeline, run.seen),
         measured=ENGINE,
         settings=_settings(run.timeline),
+        machine=run.machine,
     )
 
 

@@ -187,7 +187,7 @@ def origin(runs: Sequence[ShownRun], command: str) -> str:
 def _facts(run: ShownRun) -> str:
     facts = dict(run.settings) | dict(run.machine)
     if not run.machine:
-        facts["hardware"] = "not recorded in a trace"
+        facts["hardware"] = "not recorded"
     size = "not recorded" if run.total_bytes is None else f"{run.total_bytes:,}"
     facts["bytes transferred"] = size
     rows = "".join(_fact(name, value) for name, value in facts.items())

@@ -21,14 +21,25 @@ from vllm_vpp.sim.links import Links
 from vllm_vpp.sim.request import at_once
 from vllm_vpp.sim.simulate import Run, Setup, simulate
 
-__all__ = ["BUDGETS", "CPP", "DCPP", "PROMPT", "VPP", "Column", "K", "Machine", "calibrate_on"]
+__all__ = [
+    "BUDGETS",
+    "CPP",
+    "DCPP",
+    "OVERLAP",
+    "PROMPT",
+    "VPP",
+    "Column",
+    "K",
+    "Machine",
+    "calibrate_on",
+]
 
 K = 1024
 PROMPT = 512 * K
 BUDGETS = (8 * K, 16 * K, 24 * K, 32 * K)
 STEPS_RATIO = 4.4
 _MINIMUM = 4096  # DCPP's minimum chunk
-_OVERLAP = 0.5175  # published for VPP-Async; only used where a prediction says so
+OVERLAP = 0.5175  # published for VPP-Async; only used where a prediction says so
 
 
 class Column(NamedTuple):
@@ -82,7 +93,7 @@ class Machine:
         if method != "vpp":
             return blocked
         hidden = self.run(method, prompt, chunk, blocking=False).makespan
-        return (1 - _OVERLAP) * blocked + _OVERLAP * hidden
+        return (1 - OVERLAP) * blocked + OVERLAP * hidden
 
     def best(self, method: str, prompt: int) -> tuple[float, int]:
         """Seconds and chunk budget of the best budget, as the paper reports."""

@@ -1,0 +1,55 @@
+"""The models and prompts that suites share, as arms of a comparison."""
+
+import random
+from typing import Any
+
+from vllm_vpp.bench.document import document
+from vllm_vpp.bench.engine import Arm
+from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.bench.smollm2 import long_context, smollm2
+
+__all__ = ["LLAMA_COST", "llama_arm", "random_prompt", "smollm2_arm", "text"]
+
+# The small Llama on two cores without matrix units, as `vllm-vpp calibrate` finds it.
+LLAMA_COST: dict[str, Any] = {"c0": 0.01826, "b": 2.6393e-4, "a": 2.0496e-7}
+
+
+def smollm2_arm(name: str, chunk: int, tokens: int, vpp: dict[str, Any]) -> Arm:
+    """SmolLM2-135M on two ranks, for prompts of up to `tokens`."""
+    length = tokens + 32
+    return Arm(
+        name=name,
+        model=str(smollm2()),
+        ranks=2,
+        chunk=chunk,
+        max_model_len=length,
+        vpp=vpp,
+        options={"dtype": "bfloat16", "hf_overrides": long_context(length)},
+    )
+
+
+def llama_arm(name: str, vpp: dict[str, Any], *, chunk: int = 2048, length: int = 32_800) -> Arm:
+    """A Llama of eight layers with random weights on two ranks."""
+    spec = small("llama", layers=8, dtype="bfloat16")
+    return Arm(
+        name=name,
+        model=str(checkpoint(spec)),
+        ranks=2,
+        chunk=chunk,
+        max_model_len=length,
+        vpp=vpp,
+        options={"dtype": "bfloat16"},
+    )
+
+
+def text(tokens: int) -> list[int]:
+    """A prompt of real text for SmolLM2."""
+    from transformers import AutoTokenizer
+
+    return document(AutoTokenizer.from_pretrained(smollm2()), tokens)
+
+
+def random_prompt(tokens: int, seed: int) -> list[int]:
+    """A prompt for models with random weights."""
+    rng = random.Random(seed)
+    return [rng.randrange(1000) for _ in range(tokens)]

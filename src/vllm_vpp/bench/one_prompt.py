@@ -1,0 +1,55 @@
+"""Suites of one prompt on small models: micro-batches in flight, attention that bends."""
+
+from typing import Any
+
+from vllm_vpp.bench.arms import llama_arm, random_prompt
+from vllm_vpp.bench.engine import Arm, Request
+from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.bench.suite import Plan
+
+__all__ = ["bubble", "depth", "sliding"]
+
+
+def bubble() -> Plan:
+    """The plain pipeline at several depths, and a V, all in equal chunks."""
+    arms = [
+        *(
+            llama_arm(f"CPP, {n} in flight", {"layout": "linear", "in_flight": n})
+            for n in (2, 3, 6)
+        ),
+        llama_arm("VPP", {"layout": "v"}),
+    ]
+    return arms, {"": [Request(prompt=random_prompt(32_768, 1))]}
+
+
+def depth() -> Plan:
+    """How many micro-batches a V needs in flight."""
+    arms = [
+        llama_arm(f"V, {n} in flight", {"layout": "v", "in_flight": n}, chunk=1024, length=16_400)
+        for n in (2, 3, 4, 5, 6, 9)
+    ]
+    return arms, {"": [Request(prompt=random_prompt(16_384, 1))]}
+
+
+def sliding() -> Plan:
+    """Two layers in three see 1024 tokens only, so chunk times bend."""
+    spec = small("gemma3", layers=12, dtype="bfloat16", sliding_window=1024)
+    ramp = {"peak": 2048, "down": 4, "up": 1}
+    chunkings: dict[str, dict[str, Any] | None] = {
+        "fixed": None,
+        "ramp": {"policy": "ramp", **ramp},
+        "hybrid": {"policy": "hybrid", **ramp},
+    }
+    arms = [
+        Arm(
+            name=f"V, {name}",
+            model=str(checkpoint(spec)),
+            ranks=2,
+            chunk=2048 if chunking is None else 4096,
+            max_model_len=32_800,
+            vpp={"layout": "v"} | ({} if chunking is None else {"chunking": chunking}),
+            options={"dtype": "bfloat16"},
+        )
+        for name, chunking in chunkings.items()
+    ]
+    return arms, {"": [Request(prompt=random_prompt(32_768, 1))]}

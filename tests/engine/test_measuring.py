@@ -1,0 +1,70 @@
+"""Measurements of a real engine: requests at their times, a trace and a profile of one run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vllm_vpp.bench.arms import random_prompt
+from vllm_vpp.bench.compare import Measured, compare
+from vllm_vpp.bench.engine import Arm, Request
+from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.profiles.operators import OperatorGroup
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+LONG, LATER_S = 6000, 0.5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="module")
+def measured(folder: Path) -> Measured:
+    """A V under the profiler: a long prompt, and a short one while it runs."""
+    arm = Arm(
+        name="V",
+        model=str(checkpoint(small("llama", layers=8, dtype="bfloat16"))),
+        ranks=2,
+        chunk=512,
+        max_model_len=LONG + 16,
+        vpp={"layout": "v", "metrics": False},
+        options={"dtype": "bfloat16"},
+        profile=True,
+    )
+    requests = [
+        Request(prompt=random_prompt(LONG, 1)),
+        Request(prompt=random_prompt(64, 2), max_tokens=2, at=LATER_S),
+    ]
+    (found,) = compare([arm], {"": requests}, rounds=range(1), folder=folder)
+    return found
+
+
+def test_a_request_is_sent_at_its_time_while_another_runs(measured: Measured) -> None:
+    first, second = measured.replies
+    assert (second.sent_ns - first.sent_ns) * 1e-9 == pytest.approx(LATER_S, abs=0.1)
+    assert second.sent_ns < first.token_ns[0]
+    assert len(second.tokens) == 2
+
+
+def test_the_profile_of_the_run_has_both_ranks_and_their_groups(measured: Measured) -> None:
+    assert measured.profile is not None
+    assert [rank.rank for rank in measured.profile.ranks] == [0, 1]
+    assert measured.timeline is not None
+    for rank in measured.profile.ranks:
+        attention, matmul = (
+            rank.groups[group] for group in (OperatorGroup.ATTENTION, OperatorGroup.MATMUL)
+        )
+        assert attention.seconds > 0.1
+        assert matmul.seconds > 0.1
+        assert attention.seconds + matmul.seconds < measured.replies[0].ttft
+        assert rank.groups[OperatorGroup.MOE].calls == 0
+
+
+def test_the_trace_says_what_it_was_made_on(measured: Measured, folder: Path) -> None:
+    facts = json.loads((folder / "V.trace" / "machine.json").read_text())
+    assert facts["device"] == "2 x cpu"
+    assert facts["cores"].isdigit()
+    assert not list(folder.glob("V.profile/*.pt.trace.json.gz")), "what was read is removed"

@@ -1,0 +1,104 @@
+"""Sections of the results page on requests over time, and on what watching them costs."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from results_page import load, of, origin, table
+
+from vllm_vpp.bench.mixed import CONVERSATION, PAPER
+from vllm_vpp.bench.overhead import LIVE, NOTHING, TRACE
+from vllm_vpp.bench.stats import Ratio, paired_ratio
+
+Run = dict[str, Any]
+Value = Callable[[Run], float]
+_WORDS = {
+    PAPER: "The paper's lengths (evenly spaced quantiles of its distribution), one token to answer"
+    " each, 16 clients that wait for their answers.",
+    CONVERSATION: "The first 15 seconds of a public trace of conversations (Mooncake), arrivals"
+    " as they were.",
+}
+
+
+def mean_ttft(run: Run) -> float:
+    """Mean over the requests of a run."""
+    return statistics.fmean(run["ttft"])
+
+
+def all_answered(run: Run) -> float:
+    """Seconds until the last token of the last request."""
+    return float(run["seconds"])
+
+
+def of_case(result: dict[str, Any], arm: str, case: str) -> list[Run]:
+    """Runs of an arm on a case, by round."""
+    return [run for run in of(result, arm) if run["case"] == case]
+
+
+def pairs(ours: Sequence[Run], theirs: Sequence[Run], value: Value) -> Ratio | None:
+    """Paired ratio; None with a single round."""
+    if len(ours) < 2:
+        return None
+    return paired_ratio([*map(value, ours)], [*map(value, theirs)])
+
+
+def mixed_rows(result: dict[str, Any], case: str) -> list[tuple[str, ...]]:
+    """TTFT of each arm over all rounds, and ratios to the plain pipeline and to DCPP."""
+    rows = []
+    for arm in result["arms"]:
+        runs = of_case(result, arm, case)
+        seconds = np.array([t for run in runs for t in run["ttft"]])
+        against = [
+            "" if arm == other else str(pairs(runs, of_case(result, other, case), value) or "-")
+            for other, value in (("CPP", mean_ttft), ("DCPP", mean_ttft), ("CPP", all_answered))
+        ]
+        shown = [float(seconds.mean()), *map(float, np.quantile(seconds, [0.5, 0.9, 0.99]))]
+        cells = [f"{value:.2f}" for value in shown]
+        rows.append((arm, str(result["arms"][arm]["chunk"]), *cells, *against))
+    return rows
+
+
+def mixed_section() -> str:
+    """The paper's lengths and a real trace."""
+    result = load("mixed")
+    head = (
+        *("", "chunk limit", "mean TTFT, s", "median", "p90", "p99"),
+        *("mean TTFT / CPP, 95% interval", "/ DCPP", "all answered / CPP"),
+    )
+    parts = [
+        f"### {case}\n\n{_WORDS.get(case, '')} {len(lengths)} prompts of {min(lengths)} to "
+        f"{max(lengths)} tokens, mean {statistics.fmean(lengths):.0f}.\n\n"
+        + table(head, mixed_rows(result, case))
+        for case, lengths in result["prompt_tokens"].items()
+    ]
+    return "\n".join([f"## {result['title']}\n", *parts, origin(result)])
+
+
+def within(ratio: Ratio, limit: float) -> str:
+    """Whether an overhead stays below a limit."""
+    if ratio.high <= 1 + limit:
+        return f"within {limit:.1%}"
+    if ratio.low > 1 + limit:
+        return f"more than {limit:.1%}"
+    return f"these pairs do not decide whether it is within {limit:.1%}"
+
+
+def recording_section() -> str:
+    """TTFT with live numbers and with a trace, against without."""
+    result = load("recording")
+    rows = []
+    for what, ours, theirs, limit in (
+        ("live numbers", LIVE, NOTHING, 0.005),
+        ("a trace, beside live numbers", TRACE, LIVE, 0.01),
+        ("both", TRACE, NOTHING, 0.01),
+    ):
+        found = pairs(of(result, ours), of(result, theirs), lambda r: float(r["ttft"][0]))
+        said = ("-", "-") if found is None else (str(found), within(found, limit))
+        rows.append((what, *said))
+    return (
+        f"## {result['title']}\n\nTTFT as the client sees it, with and without, on a V.\n\n"
+        + table(("what", "TTFT with / without, 95% interval", ""), rows)
+        + "\n"
+        + origin(result)
+    )
