@@ -127,7 +127,7 @@ def compare(
         for turn in rounds:
             for case, requests in cases.items():
                 for name in list(engines) if turn % 2 == 0 else list(reversed(engines)):
-                    engines[name].run([wake])
+                    engines[name].run([wake], measured=False)
                     run = _measure(engines[name], (case, turn), requests, folder)
                     tell(f"{name}{case and ', ' + case}: first token after {run.ttft:.2f} s")
                     yield run

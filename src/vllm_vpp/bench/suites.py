@@ -4,10 +4,7 @@ Owns titles, numbers of rounds, and the plans of long prompts, one at a time; pl
 are modules of their own. `compare` runs them, `tools/make_docs.py` turns the files into tables.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
-from vllm_vpp.bench import mixed, one_prompt, overhead, predicted, tau, together
+from vllm_vpp.bench import at_best, mixed, one_prompt, overhead, predicted, tau, together
 from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Plan, Suite
@@ -25,30 +22,6 @@ def _chunks() -> Plan:
     return arms, {"": [Request(prompt=text(tokens))]}
 
 
-# SmolLM2 on two cores without matrix units: `vllm-vpp calibrate` on recorded runs, and the chunks
-# that the planner finds best with it. Given here so that every run of a suite cuts alike.
-_COST: dict[str, Any] = {"c0": 0.0469, "b": 1.1635e-3, "a": 8.628e-7}
-_RAMP: dict[str, Any] = {"policy": "ramp", "peak": 1120, "down": 12, "up": 1}
-_WAVE_RAMP: dict[str, Any] = {"policy": "ramp", "peak": 1424, "down": 14, "up": 2}
-_EQUAL_TIME: dict[str, Any] = {"policy": "equal-time", "chunk": 1024}
-_POLICIES: dict[str, tuple[int, dict[str, Any]]] = {
-    "CPP": (256, {"layout": "linear"}),
-    "DCPP": (1024, {"layout": "linear", "chunking": _EQUAL_TIME}),
-    "VPP": (256, {"layout": "v"}),
-    "VPP + ramp": (2048, {"layout": "v", "chunking": _RAMP}),
-    "3 sweeps + ramp": (2048, {"layout": "wave", "sweeps": 3, "chunking": _WAVE_RAMP}),
-}
-
-
-def _best(tokens: int, names: Sequence[str]) -> Plan:
-    """Policies, each at its best on the machine at hand as the planner predicts it."""
-    arms = [
-        smollm2_arm(name, _POLICIES[name][0], tokens, {"cost": _COST, **_POLICIES[name][1]})
-        for name in names
-    ]
-    return arms, {"": [Request(prompt=text(tokens), max_tokens=8)]}
-
-
 def _equal() -> Plan:
     arms = [
         smollm2_arm(name, 1536, 16_000, {"layout": layout})
@@ -57,26 +30,18 @@ def _equal() -> Plan:
     return arms, {"": [Request(prompt=text(16_000), max_tokens=8)]}
 
 
-def _prefill() -> Plan:
-    return _best(16_000, ["CPP", "VPP", "VPP + ramp"])
-
-
-def _policies() -> Plan:
-    return _best(16_000, list(_POLICIES))
-
-
 def _long() -> Plan:
     """Small chunks cost little here, so a ramp can be steep."""
     ramp = {"policy": "ramp", "peak": 1568, "down": 6, "up": 1}
+    equal_time = {"policy": "equal-time", "chunk": 2048}
     arms = [
-        llama_arm("CPP", {"layout": "linear"}, length=65_540),
-        llama_arm("VPP", {"layout": "v"}, length=65_540),
-        llama_arm(
-            "VPP + ramp",
-            {"layout": "v", "chunking": ramp, "cost": LLAMA_COST},
-            chunk=8192,
-            length=65_540,
-        ),
+        llama_arm(name, vpp | {"cost": LLAMA_COST}, chunk=chunk, length=65_540)
+        for name, chunk, vpp in (
+            ("CPP", 2048, {"layout": "linear"}),
+            ("DCPP", 2048, {"layout": "linear", "chunking": equal_time}),
+            ("VPP", 2048, {"layout": "v"}),
+            ("VPP + ramp", 8192, {"layout": "v", "chunking": ramp}),
+        )
     ]
     return arms, {"": [Request(prompt=random_prompt(65_500, 1))]}
 
@@ -101,13 +66,25 @@ SUITES = {
             name="prefill",
             title="Each at its best, SmolLM2-135M, 16,000 tokens",
             rounds=10,
-            plan=_prefill,
+            plan=at_best.prefill,
         ),
         Suite(
             name="policies",
             title="Every policy at its best, SmolLM2-135M, 16,000 tokens",
             rounds=10,
-            plan=_policies,
+            plan=at_best.policies,
+        ),
+        Suite(
+            name="policies-32k",
+            title="Every policy at its best, SmolLM2-135M, 32,000 tokens",
+            rounds=3,
+            plan=at_best.policies_32k,
+        ),
+        Suite(
+            name="moe",
+            title="Every policy at its best, small mixture of 256 experts, 8000 tokens",
+            rounds=12,
+            plan=at_best.moe,
         ),
         Suite(
             name="long",

@@ -1,0 +1,112 @@
+"""Suites that compare policies, each at its best on the machine at hand as the planner predicts it.
+
+Cost laws and chunks are given here, so that every run of a suite cuts alike: laws as
+`vllm-vpp calibrate` fits them to recorded runs on two cores without matrix units, chunks as the
+planner finds them best with those laws.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from vllm_vpp.bench.arms import random_prompt, smollm2_arm, text
+from vllm_vpp.bench.engine import Arm, Request
+from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.bench.suite import Plan
+
+__all__ = ["moe", "policies", "policies_32k", "prefill"]
+
+
+class _Choice(NamedTuple):
+    """`chunk` is the limit on a step's tokens; `chunking` cuts below it, all alike without one."""
+
+    name: str
+    chunk: int
+    layout: dict[str, Any]
+    chunking: dict[str, Any] | None = None
+
+    def vpp(self, cost: dict[str, Any]) -> dict[str, Any]:
+        chunking = {} if self.chunking is None else {"chunking": self.chunking}
+        return {"cost": cost, **self.layout, **chunking}
+
+
+_LINEAR = {"layout": "linear"}
+_V = {"layout": "v"}
+_WAVE3 = {"layout": "wave", "sweeps": 3}
+
+
+def _ramp(peak: int, down: int, up: int) -> dict[str, Any]:
+    return {"policy": "ramp", "peak": peak, "down": down, "up": up}
+
+
+def _equal_time(chunk: int) -> dict[str, Any]:
+    return {"policy": "equal-time", "chunk": chunk}
+
+
+_SMOLLM2_COST = {"c0": 0.0469, "b": 1.1635e-3, "a": 8.628e-7}
+_SMOLLM2_16K = (
+    _Choice("CPP", 256, _LINEAR),
+    _Choice("DCPP", 1024, _LINEAR, _equal_time(1024)),
+    _Choice("VPP", 256, _V),
+    _Choice("VPP + ramp", 2048, _V, _ramp(1120, 12, 1)),
+    _Choice("3 sweeps + ramp", 2048, _WAVE3, _ramp(1424, 14, 2)),
+)
+_SMOLLM2_32K = (
+    _Choice("CPP", 256, _LINEAR),
+    _Choice("DCPP", 1024, _LINEAR, _equal_time(1024)),
+    _Choice("VPP", 512, _V),
+    _Choice("VPP + ramp", 2048, _V, _ramp(1104, 19, 2)),
+)
+
+
+def _smollm2(tokens: int, choices: Iterable[_Choice]) -> Plan:
+    arms = [smollm2_arm(c.name, c.chunk, tokens, c.vpp(_SMOLLM2_COST)) for c in choices]
+    return arms, {"": [Request(prompt=text(tokens), max_tokens=8)]}
+
+
+def prefill() -> Plan:
+    """The plain pipeline and the V, at one prompt of 16,000 tokens."""
+    return _smollm2(16_000, (c for c in _SMOLLM2_16K if c.name in {"CPP", "VPP", "VPP + ramp"}))
+
+
+def policies() -> Plan:
+    """All that compete for the shortest wait, at 16,000 tokens."""
+    return _smollm2(16_000, _SMOLLM2_16K)
+
+
+def policies_32k() -> Plan:
+    """The same at 32,000 tokens, where attention dwarfs what a chunk costs by itself."""
+    return _smollm2(32_000, _SMOLLM2_32K)
+
+
+_MOE_COST = {"c0": 0.03666, "b": 2.0134e-4, "a": 1.0776e-7}
+_MOE = (
+    _Choice("CPP", 1024, _LINEAR),
+    _Choice("DCPP", 1536, _LINEAR, _equal_time(1536)),
+    _Choice("VPP", 768, _V),
+    _Choice("VPP + ramp", 2048, _V, _ramp(1408, 5, 1)),
+)
+
+
+def moe() -> Plan:
+    """Where a chunk has a fixed cost, as on accelerators: most of its experts' weights are read.
+
+    One expert in 256 is active per token, so that small chunks read nearly as many weights as large
+    ones, for less work.
+    """
+    spec = small(
+        "qwen3-moe", layers=4, dtype="bfloat16", experts=256, active_experts=1, intermediate=512
+    )
+    model = str(checkpoint(spec))
+    arms = [
+        Arm(
+            name=c.name,
+            model=model,
+            ranks=2,
+            chunk=c.chunk,
+            max_model_len=8032,
+            vpp=c.vpp(_MOE_COST),
+            options={"dtype": "bfloat16"},
+        )
+        for c in _MOE
+    ]
+    return arms, {"": [Request(prompt=random_prompt(8000, 1), max_tokens=8)]}
