@@ -8,6 +8,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 
+from breakdown_section import long_section, short_section
 from claims_page import claims_page
 from model_sections import arms_section, operators_section, tau_picture, tau_section
 from results_page import ROOT, Rows, exists, readme_block, sections, table, timelines
@@ -121,6 +122,8 @@ def features_page() -> str:
 
 
 MORE: dict[str, Callable[[], str]] = {
+    "long": long_section,
+    "short": short_section,
     "mixed": mixed_section,
     "tau": tau_section,
     "arms": arms_section,

@@ -192,7 +192,7 @@ def v_bound(chunks: list[float], ranks: int) -> float:
 def control_section() -> str:
     """Host time outside the model runners."""
     rows: list[tuple[str, ...]] = []
-    for name in ("equal", "prefill", "bubble"):
+    for name in ("equal", "prefill", "policies", "policies-32k", "moe", "bubble", "short"):
         if not (ROOT / "results" / f"{name}.json").exists():
             continue
         result = load(name)
@@ -264,19 +264,6 @@ def memory_section() -> str:
     )
 
 
-def long_section() -> str:
-    """The longest prompt."""
-    result = load("long")
-    return (
-        f"## {result['title']}\n\n"
-        + table(PREFILL, prefill_rows(result))
-        + "\n"
-        + ratios(result, "VPP + ramp", ["CPP", "VPP"])
-        + "\n"
-        + origin(result)
-    )
-
-
 def last_token(run: dict[str, Any]) -> float:
     """Seconds until the last request's first token."""
     return float(run["first_tokens_seconds"])
@@ -336,21 +323,6 @@ def ablation_section() -> str:
     )
 
 
-def short_section() -> str:
-    """Where a V has nothing to win."""
-    result = load("short")
-    plain = [arm for arm in result["arms"] if arm.startswith("CPP")]
-    best = min(plain, key=lambda arm: median(of(result, arm), mean_ttft))
-    lengths = result["prompt_tokens"][""]
-    return (
-        f"## {result['title']}\n\n{len(lengths)} prompts of {min(lengths)} to {max(lengths)} "
-        f"tokens. Ratios to the best plain pipeline, {best}.\n\n"
-        + table(TOGETHER, together_rows(result, best))
-        + "\n"
-        + origin(result)
-    )
-
-
 def depth_section() -> str:
     """In-flight depth."""
     result = load("depth")
@@ -384,11 +356,11 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "equal": titled("equal", equal_body),
     "prefill": titled("prefill", prefill_body),
     "policies": titled("policies", prefill_body),
+    "policies-32k": titled("policies-32k", prefill_body),
+    "moe": titled("moe", prefill_body),
     "chunks": chunks_section,
     "bubble": bubble_section,
-    "long": long_section,
     "ablation": ablation_section,
-    "short": short_section,
     "depth": depth_section,
     "sliding": sliding_section,
     "decode": decode_section,
