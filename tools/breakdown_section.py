@@ -1,5 +1,4 @@
-"""Where the seconds of the longest and of short prompts go, arm by arm, and what makes the
-difference.
+"""Where the seconds of the longest and of short prompts go, arm by arm.
 
 Owns the breakdown tables of the results page. Formulas are `core.metrics`, rows
 `report.comparison`.
