@@ -63,12 +63,16 @@ def spread(runs: list[dict[str, Any]], value: Callable[[dict[str, Any]], float])
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
+def rounds(result: dict[str, Any]) -> int:
+    """How often each arm was measured."""
+    return int(1 + max(r["round"] for r in result["runs"]))
+
+
 def origin(result: dict[str, Any]) -> str:
     """Hardware, versions, command and repeats of a result."""
     facts = ", ".join(f"{k} {v}" for k, v in result["machine"].items())
-    rounds = 1 + max(r["round"] for r in result["runs"])
     how = result.get("note", "arms in turn")
-    return f"`{result['command']}`, {rounds} rounds, {how}. {facts}.\n"
+    return f"`{result['command']}`, {rounds(result)} rounds, {how}. {facts}.\n"
 
 
 def prefill_rows(result: dict[str, Any]) -> Rows:
@@ -375,18 +379,50 @@ def sections(more: Mapping[str, Callable[[], str]]) -> str:
     return "\n".join([*parts, control_section()])
 
 
+README = {
+    "equal": "",
+    "moe": "where a chunk has a fixed cost, as on accelerators",
+    "prefill": "where chunks may be small at hardly any cost",
+}
+"""Suites that the README shows, and what each stands for."""
+
+
+def compact(result: dict[str, Any]) -> str:
+    """Each arm against the plain pipeline."""
+    rows = [
+        (
+            arm,
+            str(result["arms"][arm]["chunk"]),
+            f"{median(of(result, arm), ttft):.2f}",
+            f"{median(of(result, arm), lambda r: r['metrics']['bubble_ratio']):.1%}",
+            "" if arm == "CPP" else ratio(result, arm, "CPP"),
+        )
+        for arm in result["arms"]
+    ]
+    return table(("", "limit, tokens", "TTFT, s", "bubble ratio", "TTFT / CPP, 95% interval"), rows)
+
+
 def readme_block() -> str:
-    """Picture, tables and ratios of the README."""
-    equal, best = load("equal"), load("prefill")
-    return (
-        "![Two ranks on one prompt: plain pipeline and V](docs/timelines.svg)\n\n"
-        f"{equal['title']}: a real run of each with chunks of {equal['arms']['CPP']['chunk']}, "
-        "chunk numbers in the boxes, idle time grey.\n\n"
-        + equal_body(equal)
-        + f"\n{best['title']}:\n\n"
-        + prefill_body(best)
-        + "\n"
+    """Picture and tables of the README."""
+    parts = [
+        "![Two ranks on one prompt: plain pipeline and V](docs/timelines.svg)\n",
+        "A real run of each in equal chunks: chunk numbers in the boxes, idle time grey.\n",
+    ]
+    results = {name: load(name) for name in README if exists(name)}
+    for name, result in results.items():
+        said = README[name] and f" ({README[name]})"
+        equal_chunks = name == "equal"
+        parts.append(f"**{result['title']}**{said}, {rounds(result)} interleaved runs of each:\n")
+        parts.append(compact(result))
+        parts.append(agreement(result, equal_chunks=equal_chunks))
+    facts = next(iter(results.values()))["machine"]
+    parts.append(
+        f"Two ranks on {facts['processor']}, {facts['cores']} cores; "
+        f"`vllm-vpp bench {' '.join(results)}` measures it again. CPP: chunked prefill on a "
+        "plain pipeline. DCPP: the same with chunks of equal time. Ramp: chunks grow at the start "
+        "of a prompt and shrink at its end.\n"
     )
+    return "\n".join(parts) + "\n"
 
 
 def timelines() -> str:
