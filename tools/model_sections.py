@@ -23,7 +23,8 @@ def curves_of(result: dict[str, Any]) -> dict[str, list[float]]:
         arm: [statistics.median(values) for values in zip(*times, strict=True)]
         for arm, times in rounds.items()
     }
-    return found | result.get("timed", {})
+    timed: dict[str, list[float]] = result.get("timed", {})
+    return found | timed
 
 
 def tau_section() -> str:
