@@ -1,7 +1,7 @@
 """What is kept of a suite's runs, with engines that only pretend."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -93,6 +93,30 @@ def test_missing_rounds_are_added_to_a_file_of_an_older_version(tmp_path: Path) 
 def test_rounds_of_something_else_are_not_mixed_in(tmp_path: Path, name: str) -> None:
     *_, result = run(tmp_path, 1)
     other = json.loads(json.dumps(result))
-    other[name] = {"x": {}} if name == "arms" else {"x": 1}
+    changed: Any = {} if name == "arms" else 1
+    other[name] = {"x": changed}
     with pytest.raises(InputError, match=f"{name}: the result there"):
         list(run(tmp_path, 2, other))
+
+
+def test_curves_that_no_engine_shows_are_timed_once_at_the_end(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def timed(tell: Callable[[str], object]) -> dict[str, list[float]]:
+        tell("timing")
+        return {"curve": [0.1, 0.2]}
+
+    def measure(rounds: int, before: Any = None) -> list[dict[str, Any]]:
+        own = replace(suite(), timed=timed)
+        return list(
+            run_suite(
+                own, rounds=rounds, folder=tmp_path, command="c", tell=told.append, before=before
+            )
+        )
+
+    *_, result = measure(1)
+    assert result["timed"] == {"curve": [0.1, 0.2]}
+    *_, more = measure(2, json.loads(json.dumps(result)))
+    assert len(more["runs"]) == 4
+    assert more["timed"] == result["timed"]
+    assert told.count("timing") == 1

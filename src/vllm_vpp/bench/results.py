@@ -51,7 +51,8 @@ def run_suite(
     }
     if before is not None:
         _check_same(before, result)
-        result |= {name: before[name] for name in ("runs", "control", "timelines")}
+        kept = ("runs", "control", "timelines", "timed")
+        result |= {name: before[name] for name in kept if name in before}
     for group in (arms[i : i + suite.alive] for i in range(0, len(arms), suite.alive)):
         done = sum(run["arm"] == group[0].name for run in result["runs"]) // len(cases)
         if done >= rounds:
@@ -66,6 +67,9 @@ def run_suite(
                 now = _control(folder / f"{arm.name}.trace")
                 result["control"][arm.name] = _sum(earlier.get(arm.name, {}), now)
             yield result
+    if suite.timed is not None and "timed" not in result:
+        result["timed"] = suite.timed(tell)
+        yield result
 
 
 _ADDED: Result = {"record": True, "profile": False}  # fields of an arm that older files lack

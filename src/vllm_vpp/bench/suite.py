@@ -14,7 +14,8 @@ Plan = tuple[list[Arm], dict[str, list[Request]]]
 class Suite:
     """`plan` makes arms and cases; `rounds` is how often each arm is measured on each case.
 
-    `alive`: how many engines are alive at once and measured in turn, then the next ones.
+    `alive`: how many engines are alive at once and measured in turn, then the next ones. `timed`:
+    chunk times by name that no engine here can show, measured once when the engines have ended.
     """
 
     name: str
@@ -22,3 +23,4 @@ class Suite:
     rounds: int
     plan: Callable[[], Plan]
     alive: int = 8
+    timed: Callable[[Callable[[str], object]], dict[str, list[float]]] | None = None

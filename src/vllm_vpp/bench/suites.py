@@ -152,6 +152,7 @@ SUITES = {
             title="Chunk time against chunk number, 16,384 tokens in chunks of 1024",
             rounds=4,
             plan=tau.tau,
+            timed=tau.latent,
         ),
         Suite(
             name="arms",
