@@ -96,6 +96,12 @@ CLAIMS = (
         lambda machine: machine.long("vpp", "cpp"),
     ),
     Claim(
+        "long: VPP over CPP, each at its best chunk, chunks with a fixed cost",
+        "the same",
+        faster(4.1, 10.0),
+        lambda: paired("moe", "VPP", "CPP"),
+    ),
+    Claim(
         "long: VPP over CPP, both in equal large chunks",
         "the same",
         faster(4.1, 10.0),
@@ -109,11 +115,23 @@ CLAIMS = (
         lambda machine: machine.long("vpp", "dcpp"),
     ),
     Claim(
+        "long: VPP over DCPP, chunks with a fixed cost",
+        "the same",
+        faster(2.6, 13.1),
+        lambda: paired("moe", "VPP", "DCPP"),
+    ),
+    Claim(
         "long: DCPP over CPP, up to 256K",
         "+1.6% to +3.6% (DeepSeek)",
         faster(1.6, 3.6),
         lambda: paired("policies", "DCPP", "CPP"),
         lambda machine: machine.long("dcpp", "cpp", SIZES[:3]),
+    ),
+    Claim(
+        "long: DCPP over CPP, chunks with a fixed cost",
+        "the same",
+        faster(1.6, 3.6),
+        lambda: paired("moe", "DCPP", "CPP"),
     ),
     Claim(
         "long: DCPP against CPP, 512K",
