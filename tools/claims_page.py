@@ -96,7 +96,7 @@ CLAIMS = (
         lambda machine: machine.long("vpp", "cpp"),
     ),
     Claim(
-        "long: VPP over CPP, each at its best chunk, chunks with a fixed cost",
+        "long, chunks with a fixed cost: VPP over CPP",
         "the same",
         faster(4.1, 10.0),
         lambda: paired("moe", "VPP", "CPP"),
@@ -115,7 +115,7 @@ CLAIMS = (
         lambda machine: machine.long("vpp", "dcpp"),
     ),
     Claim(
-        "long: VPP over DCPP, chunks with a fixed cost",
+        "long, chunks with a fixed cost: VPP over DCPP",
         "the same",
         faster(2.6, 13.1),
         lambda: paired("moe", "VPP", "DCPP"),
@@ -128,7 +128,7 @@ CLAIMS = (
         lambda machine: machine.long("dcpp", "cpp", SIZES[:3]),
     ),
     Claim(
-        "long: DCPP over CPP, chunks with a fixed cost",
+        "long, chunks with a fixed cost: DCPP over CPP",
         "the same",
         faster(1.6, 3.6),
         lambda: paired("moe", "DCPP", "CPP"),
