@@ -2,12 +2,14 @@
 
 The oracle below shares only `Layout` and `Order.key` with the dispatcher: it steps from one moment
 to the next, lets everything that ends at that moment end, releases what may be released, and then
-lets every free rank choose. The engine submits while fewer than `depth` micro-batches are out,
-settles at arbitrary moments, and waits for the oldest when nothing more may be submitted.
+lets every free rank choose. Some micro-batches need the outcome of an earlier one: they enter after
+its end, and until then nobody looks at them or at those behind them. The engine submits while fewer
+than `depth` micro-batches are out, settles at arbitrary moments, and waits for the oldest when
+nothing more may be submitted.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -39,6 +41,7 @@ class Case:
     batches: tuple[MicroBatch, ...]
     cost: Table
     transfers: Table
+    after: dict[int, int] = field(default_factory=dict)
 
 
 @st.composite
@@ -53,27 +56,32 @@ def cases(draw: st.DrawFn) -> Case:
     else:
         values = [{"equal": 2, "growing": m + 1, "empty": 0}[shape] for _, m in keys]
     waits = draw(st.sampled_from([0, 0, 1, 3]))
+    needs = {m: draw(st.none() | st.integers(0, m - 1)) for m in range(1, count)}
     return Case(
         Order(draw(st.sampled_from(OrderName)), layout),
         draw(st.integers(1, layout.stages + 3)),
         tuple(MicroBatch(m, (Chunk("r", 0, 1),)) for m in range(count)),
         Table({key: value / NS for key, value in zip(keys, values, strict=True)}),
         Table(dict.fromkeys(keys, waits / NS)),
+        {m: earlier for m, earlier in needs.items() if earlier is not None},
     )
 
 
 def oracle(case: Case) -> list[tuple[Action, int, int]]:
     """(action, start, end) of everything, in order of start."""
     layout, count = case.order.layout, len(case.batches)
-    arrived: dict[tuple[int, int], int] = {(0, m): 0 for m in range(min(case.depth, count))}
+    arrived: dict[tuple[int, int], int] = {}
     following = [0] * layout.stages
     free = [0] * layout.ranks
     ends: list[int] = []
     placed = []
     now = 0
 
+    def released() -> int:
+        return min(count, case.depth + sum(end <= now for end in ends))
+
     def candidates(rank: int) -> list[Candidate]:
-        known = min(count, case.depth + sum(end <= now for end in ends))
+        known = next((m for m in range(released()) if (0, m) not in arrived), released())
         return [
             Candidate(s, following[s], arrived.get((s, following[s]), now + 1) <= now)
             for s in layout.stages_of(rank)
@@ -81,9 +89,10 @@ def oracle(case: Case) -> list[tuple[Action, int, int]]:
         ]
 
     while len(ends) < count or now < ends[-1]:
-        for m, end in enumerate(ends):
-            if end <= now and m + case.depth < count:
-                arrived.setdefault((0, m + case.depth), end)
+        for m in range(released()):
+            earlier = case.after.get(m)
+            if earlier is None or any(end <= now for end in ends[earlier : earlier + 1]):
+                arrived.setdefault((0, m), now)
         for rank in range(layout.ranks):
             chosen = case.order.choose(candidates(rank)) if free[rank] <= now else None
             if chosen is None:
@@ -117,7 +126,7 @@ def engine(
             retired += 1
         if eager():
             placed += dispatcher.settle()
-        dispatcher.submit(batch)
+        dispatcher.submit(batch, after=case.after.get(batch.index))
         dispatcher.check()
         if eager():
             placed += dispatcher.settle()

@@ -98,3 +98,11 @@ def test_decode_steps_and_the_first_two_are_not_kept() -> None:
     for tokens in (1, 2048, 1, 2048, 2048):
         online.add(chunk(tokens), 1.0)
     assert len(online.kept) == 1
+
+
+def test_scale_says_how_much_slower_the_machine_is_than_the_law() -> None:
+    online = seen(lambda batch: 1.7 * TRUE.seconds(batch), HORIZON)
+    assert online.scale(TRUE) == pytest.approx(1.7)
+    few = OnlineCost(skip=0)
+    few.add(chunk(64), 1.0)
+    assert few.scale(TRUE) is None

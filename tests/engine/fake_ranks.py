@@ -46,6 +46,7 @@ class Ranks:
         self.sent: list[Action] = []
         self.ran: list[list[Action]] = [[] for _ in range(layout.ranks)]
         self.sampling: dict[int, tuple[bool, Any]] = {}
+        self.told: dict[int, dict[str, int]] = {}
         self.fails_at: Action | None = None
         self.unread: list[Reply] = []
 
@@ -57,6 +58,8 @@ class Ranks:
         assert not finished or message.actions[-1].stage == last, "a reply that waits for more"
         assert not set(message.sampling) & set(self.sampling), "sampled twice"
         self.sampling.update(message.sampling)
+        assert not any(step.awaits for step in message.steps), "sent before its tokens are known"
+        self.told.update({step.index: dict(step.sampled) for step in message.steps})
         self.sent += message.actions
         reply = Reply(self.until) if replies else None
         if reply is not None:

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,28 @@ def several(llm: LLM, prompts: list[Tokens], sampling: dict[str, Any]) -> list[l
     requests = [{"prompt_token_ids": tokens} for tokens in prompts]
     results = llm.generate(requests, params, use_tqdm=False)
     return [[list(sample.token_ids) for sample in result.outputs] for result in results]
+
+
+def beside(llm: LLM, decoding: Tokens, prompt: Tokens) -> dict[str, Any]:
+    """One request decodes while another's prompt is computed: seconds between its tokens then."""
+    engine = llm.llm_engine
+    long, short = (
+        SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens) for tokens in (1000, 4)
+    )
+    engine.add_request("decoding", {"prompt_token_ids": decoding}, long)
+    while not any(output.outputs[0].token_ids for output in engine.step()):
+        pass
+    engine.add_request("prompt", {"prompt_token_ids": prompt}, short)
+    times: list[float] = []
+    tokens: dict[str, Tokens] = {}
+    while "prompt" not in tokens:
+        for output in engine.step():
+            if output.request_id == "decoding":
+                times.append(time.monotonic())
+            elif output.finished:
+                tokens["prompt"] = list(output.outputs[0].token_ids)
+    engine.abort_request(["decoding"])
+    return {"gaps": [b - a for a, b in pairwise(times)], "tokens": tokens["prompt"]}
 
 
 def answer(result: Any) -> dict[str, Any]:
@@ -136,6 +159,24 @@ def preemptions(llm: LLM) -> int:
     return int(llm.llm_engine.engine_core.engine_core.scheduler.test_preemptions)
 
 
+def count_ahead(llm: LLM) -> None:
+    """From now on count the steps submitted before their tokens were known; see `ahead`."""
+    flow = llm.llm_engine.engine_core.engine_core.model_executor.flow
+    submit = flow.submit
+    flow.test_ahead = 0
+
+    def counted(step: Any) -> Any:
+        flow.test_ahead += bool(step.awaits)
+        return submit(step)
+
+    flow.submit = counted
+
+
+def ahead(llm: LLM) -> int:
+    """Since `count_ahead`."""
+    return int(llm.llm_engine.engine_core.engine_core.model_executor.flow.test_ahead)
+
+
 def drain(llm: LLM) -> dict[str, int]:
     """Step until connectors have sent all; requests and KV blocks that are still held then."""
     core = llm.llm_engine.engine_core.engine_core
@@ -153,12 +194,15 @@ STEPS = {
     for step in (
         generate,
         several,
+        beside,
         embed,
         rpc,
         reset,
         idle,
         config,
         drain,
+        count_ahead,
+        ahead,
         count_preemptions,
         preemptions,
     )

@@ -10,6 +10,7 @@ import queue
 import zlib
 from collections import deque
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from vllm_vpp.core.batch import MicroBatch
+from vllm_vpp.core.cost import QuadraticCost
+from vllm_vpp.core.itl import ItlBound
 from vllm_vpp.plugin import hooks, register
 from vllm_vpp.plugin.message import Actions, Reply, Step
 
@@ -29,6 +33,7 @@ pytestmark = pytest.mark.vllm
 BLOCK, BLOCKS = 16, 24  # tokens of a KV block, and blocks
 BATCH_TOKENS, RUNNING = 64, 4  # most tokens of a step, most requests under way
 STOP = 7
+COST = {"c0": 0.005, "b": 0.001, "a": 1e-7}
 LAYOUTS: tuple[tuple[int, dict[str, Any]], ...] = (
     (1, {"layout": "v"}),
     (2, {"layout": "v"}),
@@ -38,6 +43,7 @@ LAYOUTS: tuple[tuple[int, dict[str, Any]], ...] = (
     (2, {"layout": "linear"}),
     (2, {"layout": "wave", "sweeps": 3}),
     (2, {"layout": "v", "chunking": {"policy": "fixed", "chunk": 32}}),
+    (2, {"layout": "v", "in_flight": 2, "cost": COST, "itl_target_ms": 48}),
 )
 
 
@@ -48,16 +54,19 @@ def token(name: str, position: int) -> int:
 
 
 @cache
-def config(which: int) -> Any:
+def config(which: int, ahead: bool) -> Any:
+    """`ahead`: asynchronous scheduling."""
     from vllm.engine.arg_utils import EngineArgs
 
-    limits = {
+    options = {
         "max_num_batched_tokens": BATCH_TOKENS,
         "max_num_seqs": RUNNING,
         "max_model_len": 2 * BLOCK * BLOCKS,
+        "async_scheduling": ahead or None,
+        "block_size": BLOCK,
     }
     ranks, vpp = LAYOUTS[which]
-    engine = Engine("llama", ranks, vpp, caching=False, options=limits)
+    engine = Engine("llama", ranks, vpp, caching=False, options=options)
     with patch.dict(os.environ, engine.variables()):
         register()
         try:
@@ -74,6 +83,7 @@ class Workers(Ranks):
     def __init__(self, layout: Any, pick: Pick) -> None:
         super().__init__(layout, pick)
         self.filled: list[dict[str, int]] = [{} for _ in range(layout.stages)]
+        self.states: list[dict[str, Any]] = [{} for _ in range(layout.stages)]
         self.prompts: dict[str, int] = {}
         self.blocks: dict[str, list[int]] = {}
 
@@ -88,12 +98,33 @@ class Workers(Ranks):
             starts[name] = prefix
             if name not in cached.resumed_req_ids:
                 assert filled[name] == prefix, "a stage skips tokens or sees them twice"
+        if stage < self.layout.stages - 1:
+            self.look_up(stage, step)
         assert starts.keys() == output.num_scheduled_tokens.keys()
         for name, tokens in output.num_scheduled_tokens.items():
             filled[name] = starts[name] + tokens
         if stage == 0:
             self.own_blocks(output)
         return super().compute(stage, step)
+
+    def look_up(self, stage: int, step: Step) -> None:
+        """What a model runner before the last stage computes is what was sampled."""
+        from vllm_vpp.plugin.ahead import cut_dropped, fill
+
+        output, states = pickle.loads(step.scheduler_output), self.states[stage]
+        fill(output, step.sampled)
+        cut_dropped(states, output)
+        cached = output.scheduled_cached_reqs
+        for name, given, prefix in zip(
+            cached.req_ids, cached.new_token_ids, cached.num_computed_tokens, strict=True
+        ):
+            start = self.prompts[name]
+            made = states.setdefault(name, SimpleNamespace(output_token_ids=[])).output_token_ids
+            new = prefix + len(given) - start - len(made)
+            made += given[len(given) - new :] if new > 0 else []
+            end = prefix + output.num_scheduled_tokens[name]
+            for position in range(max(prefix, start), end):
+                assert made[position - start] == token(name, position), "not what was sampled"
 
     def own_blocks(self, output: Any) -> None:
         """No two requests of a step share a block, and there are no more than there are."""
@@ -170,11 +201,11 @@ def start_scheduler(vllm_config: Any) -> Any:
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
-    from vllm_vpp.plugin.scheduler import VPPScheduler
+    scheduler = vllm_config.scheduler_config.get_scheduler_cls()
 
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
     caches = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)])
-    return VPPScheduler(
+    return scheduler(
         vllm_config=vllm_config,
         kv_cache_config=caches,
         structured_output_manager=StructuredOutputManager(vllm_config),
@@ -205,9 +236,13 @@ def start_core(vllm_config: Any, pick: Pick) -> Any:
 class EngineLoop(RuleBasedStateMachine):
     """What clients and operators may do to an engine, interleaved with its steps."""
 
-    @initialize(which=st.sampled_from(range(len(LAYOUTS))), rng=st.randoms(use_true_random=False))
-    def start(self, which: int, rng: Any) -> None:
-        self.core = start_core(config(which), rng.randrange)
+    @initialize(
+        which=st.sampled_from(range(len(LAYOUTS))),
+        ahead=st.booleans(),
+        rng=st.randoms(use_true_random=False),
+    )
+    def start(self, which: int, ahead: bool, rng: Any) -> None:
+        self.core = start_core(config(which, ahead), rng.randrange)
         self.ranks: Workers = self.core.model_executor.ranks
         self.requests: dict[str, Any] = {}
         self.received: dict[str, list[int]] = {}
@@ -244,6 +279,11 @@ class EngineLoop(RuleBasedStateMachine):
         from vllm.v1.core.sched.interface import PauseState
 
         self.core.scheduler.set_pause_state(PauseState[state])
+
+    @rule()
+    def start_over(self) -> None:
+        """All that run are preempted, and what is in flight is dropped."""
+        self.core.scheduler.reset_prefix_cache(reset_running_requests=True)
 
     @rule(times=st.integers(1, 12))
     def step(self, times: int) -> None:
@@ -322,3 +362,62 @@ EngineLoop.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 TestEngineLoop = EngineLoop.TestCase
+
+
+def steps_of(ahead: bool, *prompts: int, which: int = 1) -> list[tuple[Step, int]]:
+    """Micro-batches of a V on two ranks, and how many were in flight; each prompt decodes eight."""
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    core = start_core(config(which, ahead), lambda n: 0)
+    flow = core.model_executor.flow
+    steps: list[tuple[Step, int]] = []
+    submit = flow.submit
+
+    def noted(step: Step) -> Any:
+        steps.append((step, flow.in_flight))
+        return submit(step)
+
+    flow.submit = noted
+    for number, length in enumerate(prompts):
+        params = SamplingParams(max_tokens=8, ignore_eos=True)
+        core.scheduler.add_request(Request(f"r{number}", [1] * length, params, None))
+    while core.scheduler.has_requests() or core.batch_queue:
+        core.step_with_batch_queue()
+    return [(step, behind) for step, behind in steps if step.tokens]
+
+
+def test_one_request_decodes_a_step_ahead_of_its_tokens() -> None:
+    waiting, ahead = (steps_of(which, BATCH_TOKENS) for which in (False, True))
+    assert len(waiting) == len(ahead) == 8, "no step too many"
+    assert not any(step.awaits for step, _ in waiting)
+    assert [step.awaits for step, _ in ahead[1:]] == [{"r0": s.index} for s, _ in ahead[:-1]]
+    assert {behind for _, behind in waiting} == {0}
+    assert [behind for _, behind in ahead] == [0] + [1] * 7
+
+
+def test_groups_that_take_turns_do_not_merge() -> None:
+    steps = steps_of(True, BATCH_TOKENS, BATCH_TOKENS)
+    assert [len(step.chunks) for step, _ in steps] == [1] * 16
+    assert [step.chunks[0].request for step, _ in steps] == ["r0", "r1"] * 8
+
+
+def test_no_decode_goes_ahead_while_there_is_a_prompt_to_compute() -> None:
+    steps = steps_of(True, BATCH_TOKENS // 2, 4 * BATCH_TOKENS)
+    prompt = [n for n, (step, _) in enumerate(steps) if any(c.tokens > 1 for c in step.chunks)]
+    assert not any(step.awaits for step, _ in steps[: prompt[-1] + 1])
+    assert any(step.awaits for step, _ in steps[prompt[-1] + 1 :])
+
+
+def test_chunks_are_as_large_as_decoding_requests_allow() -> None:
+    which = next(n for n, (_, vpp) in enumerate(LAYOUTS) if "itl_target_ms" in vpp)
+    bound = ItlBound(target=0.048, law=QuadraticCost(**COST), ranks=2, in_flight=2)
+    steps = [step for step, _ in steps_of(False, BLOCK, 4 * BATCH_TOKENS, which=which)]
+    decodes = [n for n, step in enumerate(steps) if step.chunks[0] == ("r0", BLOCK, 1)]
+    before, beside = steps[: decodes[0]], steps[decodes[0] :]
+    assert max(step.tokens for step in before) == BATCH_TOKENS
+    assert max(bound.seconds(MicroBatch(0, step.chunks)) for step in beside) <= bound.target
+    largest = max(c.tokens for step in beside for c in step.chunks)
+    assert largest == 2 * BLOCK, "the bound leaves room for two blocks, not for three"
+    free = steps_of(False, 4 * BATCH_TOKENS, which=which)
+    assert [step.tokens for step, _ in free[:4]] == [BATCH_TOKENS] * 4

@@ -43,11 +43,14 @@ class Engine:
     waiting: dict[int, LazyResult] = field(default_factory=dict)
     given: dict[int, tuple[bool, Any]] = field(default_factory=dict)
     deferred: int | None = None
+    awaited: dict[int, dict[str, int]] = field(default_factory=dict)
 
-    def submit(self, tokens: int, *, defer: bool) -> None:
+    def submit(self, tokens: int, *, defer: bool, after: int | None = None) -> None:
+        """`after`: the micro-batch whose token this one continues with."""
         index = self.flow.next_index
         chunks = (Chunk("r", 0, tokens),) if tokens else ()
-        self.waiting[index] = self.flow.submit(Step(index, tokens, chunks, b""))
+        awaits = self.awaited[index] = {} if after is None else {"r": after}
+        self.waiting[index] = self.flow.submit(Step(index, tokens, chunks, b"", awaits))
         if tokens and defer:
             self.deferred = index
         else:
@@ -83,7 +86,8 @@ def start(layout: Layout, order: str, depth: int, pick: Pick) -> tuple[Engine, l
             return found
 
     ranks = Ranks(layout, pick)
-    flow = Flow(Noted(Order(OrderName(order), layout), Drawn(pick)), ranks.send)
+    dispatcher = Noted(Order(OrderName(order), layout), Drawn(pick))
+    flow = Flow(dispatcher, ranks.send, lambda output: {"r": output[1]})
     return Engine(flow, ranks, depth), placed
 
 
@@ -97,18 +101,22 @@ def test_nothing_is_forgotten_or_sent_twice(
 ) -> None:
     rng = data.draw(st.randoms(use_true_random=False))
     engine, placed = start(layout, order, data.draw(st.integers(1, 30)), rng.randrange)
+    choices = ["submit", "submit", "empty", "defer", "wait", "allow", "ranks"]
+    ahead = data.draw(st.sampled_from([0, 2]))  # who goes ahead asks for results in order
+    choices += ["ahead"] * ahead
+    out_of_order = 0.0 if ahead else 0.3
     for _ in range(data.draw(st.integers(1, 80))):
         room = len(engine.waiting) < engine.depth and engine.deferred is None
         known = [index for index in engine.waiting if index != engine.deferred]
-        match rng.choice(["submit", "submit", "empty", "defer", "wait", "allow", "ranks"]):
-            case "submit" if room:
-                engine.submit(rng.randint(1, 9), defer=False)
-            case "empty" if room:
-                engine.submit(0, defer=False)
+        match rng.choice(choices):
+            case "submit" | "empty" as kind if room:
+                engine.submit(rng.randint(1, 9) if kind == "submit" else 0, defer=False)
+            case "ahead" if room and known:
+                engine.submit(1, defer=False, after=rng.choice(known))
             case "defer" if room:
                 engine.submit(1, defer=True)
             case "wait" if known:
-                engine.wait(min(known) if rng.random() < 0.7 else rng.choice(known))
+                engine.wait(rng.choice(known) if rng.random() < out_of_order else min(known))
             case "allow":
                 engine.allow_deferred()
             case "ranks":
@@ -126,6 +134,7 @@ def test_nothing_is_forgotten_or_sent_twice(
         pass
     assert engine.ranks.ran == [list(r) for r in Schedule.from_order(layout, sent).actions]
     assert engine.ranks.sampling == engine.given
+    assert engine.ranks.told == engine.awaited, "tokens of another micro-batch"
 
 
 @settings(deadline=None, max_examples=50)
@@ -163,6 +172,17 @@ def test_an_action_waits_for_its_sampling_input_and_nothing_else_does() -> None:
     engine.allow_deferred()
     engine.wait(0)
     assert engine.ranks.sent == [Action(0, 0), Action(1, 0)]
+
+
+def test_a_step_is_not_sent_before_its_token_is_known() -> None:
+    engine, _ = start(Layout(2, 2), OrderName.GREEDY, 5, lambda n: 0)
+    engine.submit(3, defer=False)
+    engine.submit(1, defer=False, after=0)
+    assert {action.micro_batch for action in engine.ranks.sent} == {0}
+    engine.wait(0)
+    assert Action(0, 1) in engine.ranks.sent, "the engine looks at the result first"
+    assert engine.ranks.told == {0: {}, 1: {"r": 0}}
+    engine.wait(1)
 
 
 def test_no_more_replies_are_outstanding_than_a_queue_holds() -> None:

@@ -32,6 +32,7 @@ from engine_runs import (
 
 from vllm_vpp.core.chunking import chunk_plan, make_policy
 from vllm_vpp.core.trace import Run, read_run
+from vllm_vpp.sim.replay import decided_order, differences, measured_schedule
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -123,6 +124,29 @@ def test_other_layouts_answer_like_one_rank(ranks: int, vpp: dict[str, Any]) -> 
     assert_same(run(Engine("llama", ranks, vpp), cases("llama")), "llama")
 
 
+@pytest.mark.parametrize(
+    "vpp",
+    [
+        pytest.param(V, id="v"),
+        pytest.param({"layout": "wave", "sweeps": 3}, id="wave of 3 sweeps"),
+        pytest.param({"layout": "linear"}, id="linear"),
+    ],
+)
+def test_asynchronous_scheduling_answers_like_one_rank(vpp: dict[str, Any], tmp_path: Path) -> None:
+    steps = [
+        {"do": "count_ahead", "name": "counting"},
+        *cases("llama"),
+        {"do": "ahead", "name": "ahead"},
+    ]
+    options, trace = {"async_scheduling": True}, tmp_path / "trace"
+    answers = run(Engine("llama", 2, {**vpp, "trace_dir": str(trace)}, options=options), steps)
+    assert answers["ahead"] > 100, "no decode step went ahead of its token"
+    recorded = read_run(trace)
+    decided = decided_order(recorded, "greedy")
+    assert differences(decided, measured_schedule(recorded.timeline)) == []
+    assert_same(answers, "llama")
+
+
 @pytest.mark.parametrize("architecture", ["qwen3-moe", "deepseek-v3"])
 @pytest.mark.parametrize(
     "ranks",
@@ -132,14 +156,15 @@ def test_other_architectures_answer_like_one_rank(architecture: str, ranks: int)
     assert_same(run(Engine(architecture, ranks, V), cases(architecture)), architecture)
 
 
-def test_preempted_requests_answer_like_one_rank() -> None:
+@pytest.mark.parametrize("ahead", [False, True], ids=["waiting", "asynchronous"])
+def test_preempted_requests_answer_like_one_rank(ahead: bool) -> None:
     """So few KV blocks that requests are preempted while micro-batches are in flight."""
     steps = [
         {"do": "count_preemptions", "name": "counting"},
         crowd(),
         {"do": "preemptions", "name": "preemptions"},
     ]
-    few = {"num_gpu_blocks_override": 75, "max_model_len": 2048}
+    few = {"num_gpu_blocks_override": 75, "max_model_len": 2048, "async_scheduling": ahead}
     answers = run(Engine("llama", 2, V, options=few), steps)
     assert answers["preemptions"] > 0
     reference = outputs(stock("llama")["crowd"])

@@ -135,6 +135,17 @@ def test_requests_aborted_between_stages_leave_nothing_behind(server: Server) ->
     assert complete(server, body(prompt(LENGTHS[-2]), 16)) == expected("alone")[-2].tokens
 
 
+def test_asynchronous_scheduling_serves_grammars_and_aborts(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("ahead")
+    with serve(Engine("llama", 2, V), folder, "--async-scheduling") as server:
+        test_concurrent_requests_answer_like_stock_vllm(server, stream=True)
+        test_requests_that_arrive_during_decode_answer_like_stock_vllm(server)
+        test_structured_output_keeps_to_its_grammar(server)
+        test_requests_aborted_between_stages_leave_nothing_behind(server)
+
+
 def test_a_dead_worker_ends_the_server(server: Server) -> None:
     family, segments = server.family(), server.shared_memory()
     victim = server.workers()[1]

@@ -99,6 +99,14 @@ def vpp(**settings: Any) -> dict[str, Any]:
         ({"chunking": {"policy": "fixed", "chnk": 1}}, ["chnk", "chunk"]),
         ({"chunking": {"policy": "fixed", "chunk": 0}}, ["chunk", "0"]),
         ({"chunking": {"policy": "fixed"}}, ["needs chunk"]),
+        ({"itl_target_ms": 0}, ["vpp.itl_target_ms=0", "above 0"]),
+        ({"itl_target_ms": -5.0}, ["vpp.itl_target_ms=-5.0", "above 0"]),
+        ({"itl_target_ms": "50"}, ['"50"', "milliseconds"]),
+        ({"itl_target_ms": True}, ["true", "milliseconds"]),
+        ({"itl_target_ms": float("nan")}, ["vpp.itl_target_ms", "milliseconds"]),
+        ({"itl_target_ms": 1e9}, ["vpp.itl_target_ms", "at most 3600000"]),
+        ({"itl_target_ms": 50, "learn": False}, ["vpp.itl_target_ms=50", '"cost"']),
+        ({"itl_target_ms": 50, "cost": {"b": 1, "a": 1}}, ["itl_target_ms=50", "at least that"]),
         ({"cost": {"b": 0, "a": 1}}, ["vpp.cost", "b above 0"]),
         ({"cost": {"b": 1}}, ["vpp.cost", "b above 0"]),
         ({"cost": {"b": 1, "a": 1, "d": 1}}, ["vpp.", "d"]),
@@ -135,7 +143,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
             "prompt_lookup_max": 2,
         }
     },
-    "async_scheduling": {"async_scheduling": True},
+    "async_scheduling": {
+        "async_scheduling": True,
+        "kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"},
+    },
     "data_parallel_size": {"data_parallel_size": 2},
     "enable_lora": {"enable_lora": True},
     "weight_transfer_config": {"weight_transfer_config": {"backend": "nccl"}},
@@ -239,6 +250,15 @@ def test_a_node_without_the_engine_is_told_the_same_as_that_with_it() -> None:
     assert {node.parallel_config.worker_cls for node in nodes} == {
         "vllm_vpp.plugin.worker_cpu.VPPCPUWorker"
     }
+
+
+def test_asynchronous_scheduling_is_a_scheduler_class_where_it_is_asked_for() -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    for asked in (None, False, True):
+        config = build(**vpp(), async_scheduling=asked).scheduler_config
+        assert issubclass(config.get_scheduler_cls(), AsyncScheduler) is bool(asked)
+        assert not config.async_scheduling, "a model runner would look for tokens of its own"
 
 
 def test_chunks_switched_off_are_refused() -> None:

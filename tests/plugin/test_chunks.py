@@ -48,6 +48,12 @@ def test_a_threshold_for_long_prompts_lets_others_share_the_step() -> None:
     assert limits.shared(4096, 100_000)[:2] == (4096, limits.request)
 
 
+def test_a_bound_holds_for_each_request_and_never_raises_a_limit() -> None:
+    assert Limits(600, None).each(512).request == 512
+    assert Limits(600, 256).each(512).request == 256
+    assert Limits(600, 256).each(None) == Limits(600, 256)
+
+
 def test_without_prompts_vllm_decides() -> None:
     assert step_limits(fixed(2048), [], decodes=5, maximum=8192) == Limits(8192, None)
 

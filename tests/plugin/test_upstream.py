@@ -20,18 +20,22 @@ pytest.importorskip("vllm")
 
 # What our classes add, for their own use; everything else must override something.
 HOST = {"_last", "_meter", "_record", "_recorder", "vpp_run", "_run", "_run_stage"}
+SCHEDULER = {
+    "_cached_tokens",
+    "_holding_back",
+    "_limits",
+    "_load",
+    "_most",
+    "_note",
+    "_open",
+    "_plan_anew",
+    "_view",
+    "_within",
+}
 OWN: dict[str, set[str]] = {
     "VPPExecutor": {"_header", "_received", "_send", "_show"},
-    "VPPScheduler": {
-        "_cached_tokens",
-        "_holding_back",
-        "_limits",
-        "_load",
-        "_note",
-        "_plan_anew",
-        "_view",
-        "_within",
-    },
+    "VPPScheduler": SCHEDULER,
+    "VPPAsyncScheduler": SCHEDULER | {"_may_go_ahead"},
     "VPPCPUWorker": HOST,
     "VPPGPUWorker": HOST,
     "StageOutputs": set(),
@@ -39,6 +43,7 @@ OWN: dict[str, set[str]] = {
 CLASSES = {
     "VPPExecutor": "executor",
     "VPPScheduler": "scheduler",
+    "VPPAsyncScheduler": "async_scheduler",
     "VPPCPUWorker": "worker_cpu",
     "VPPGPUWorker": "worker_gpu",
     "StageOutputs": "kv_transfer",
@@ -50,6 +55,7 @@ MODULES = {
     "GPUModelRunner": "vllm.v1.worker.gpu_model_runner",
     "CompilationConfig": "vllm.config.compilation",
     "Scheduler": "vllm.v1.core.sched.scheduler",
+    "Request": "vllm.v1.request",
     "MultiprocExecutor": "vllm.v1.executor.multiproc_executor",
 }
 

@@ -84,6 +84,30 @@ def test_a_recorded_engine_ran_what_the_dispatcher_decides(
     assert differences(decided_order(recorded, order), measured_schedule(recorded.timeline)) == []
 
 
+def test_a_micro_batch_that_needs_the_outcome_of_another_is_decided_and_seen_so(
+    tmp_path: Path,
+) -> None:
+    """Submitted at once, the second starts after the end of the first: a rank waits meanwhile."""
+    law = {"c0": 0.0, "b": 1e-9, "a": 0.0}
+    engine: list[object] = [{"ranks": 2, "sweeps": 2, "layers": [1, 1, 1, 1], "law": law}]
+    engine += [["b", 0, [["r", 0, 400]], 1], ["b", 1, [["r", 400, 1]], 2, 0]]
+    engine += [["d", 0, 405], ["d", 1, 900]]
+    ranks: list[list[object]] = [[{"rank": 0}], [{"rank": 1}]]
+    for index, start in ((0, 3), (1, 410)):
+        for stage, rank in enumerate((0, 1, 1, 0)):
+            at = start + 100 * stage
+            ranks[rank].append(["c", stage, index, at, at + 100])
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name, lines in (("engine", engine), ("rank0", ranks[0]), ("rank1", ranks[1])):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    recorded = read_run(folder)
+    assert recorded.after == {1: 0}
+    assert recorded.seen.submitted_ns == {0: 1, 1: 405}
+    decided = decided_order(recorded, "async")
+    assert differences(decided, measured_schedule(recorded.timeline)) == []
+
+
 def test_a_rank_that_swapped_two_actions_is_caught(tmp_path: Path) -> None:
     folder = record(engine_run(Layout(2, 2)), tmp_path / "run")
     lines = (folder / "rank0.jsonl").read_text().splitlines()

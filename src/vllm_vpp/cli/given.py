@@ -17,12 +17,14 @@ __all__ = [
     "Depth",
     "Dispatch",
     "HardwareName",
+    "ItlTarget",
     "MaxChunk",
     "ModelName",
     "Ranks",
     "TensorParallel",
     "WeightBytes",
     "given_problem",
+    "seconds",
     "sizes",
 ]
 
@@ -53,6 +55,17 @@ MaxChunk = Annotated[str | None, typer.Option(help="Largest chunk allowed, for i
 WeightBytes = Annotated[
     float | None, typer.Option(help="Bytes per weight; read from the config by default.")
 ]
+ItlTarget = Annotated[
+    float | None,
+    typer.Option(help="Bound on the time between tokens beside a prompt; says what it costs."),
+]
+
+
+def seconds(milliseconds: float | None) -> float | None:
+    """Seconds of `--itl-target-ms`. Raises InputError for what no request can keep to."""
+    if milliseconds is not None and not 0 < milliseconds < float("inf"):
+        raise InputError(f"--itl-target-ms {milliseconds}: must be above 0; correct it")
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def sizes(text: str) -> list[int]:

@@ -33,10 +33,12 @@ def plan(
     depth: given.Depth = None,
     max_chunk: given.MaxChunk = None,
     weight_bytes: given.WeightBytes = None,
+    itl_target_ms: given.ItlTarget = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures.")] = None,
 ) -> None:
     """Search layouts and chunkings for a model on some hardware, and say what to run."""
+    from vllm_vpp.sim.bounded import bounded
     from vllm_vpp.sim.plan import plan_prompt
     from vllm_vpp.sim.request import read_trace
     from vllm_vpp.sim.workload import affordable, run_workload
@@ -51,19 +53,27 @@ def plan(
         max_chunk=max_chunk,
         weight_bytes=weight_bytes,
     )
+    target = given.seconds(itl_target_ms)
     requests = read_trace(workload) if workload is not None else []
     reports = [plan_prompt(problem, prompt) for prompt in given.sizes(prompts)]
+    longest = max(reports, key=lambda report: report.prompt)
+    bound = None if target is None else bounded(longest.fastest, longest.prompt, target)
     chosen = _distinct(reports[-1])
     some = affordable(chosen, requests)
     traced = [run_workload(option, some) for option in chosen] if requests else []
-    answer = [_as_data(problem, report, model) for report in reports]
+    answer = [_as_data(problem, report, model, itl_target_ms) for report in reports]
     if html is not None:
-        _write_page(html, problem, reports, model)
+        _write_page(html, problem, reports, [data["serve"] for data in answer])
     if as_json:
-        print(json.dumps({"prompts": answer, "workload": [_plain(r) for r in traced]}, indent=1))
+        found: dict[str, Any] = {"prompts": answer, "workload": [_plain(r) for r in traced]}
+        if bound is not None:
+            found["itl"] = _plain(bound)
+        print(json.dumps(found, indent=1))
         return
     for report, data in zip(reports, answer, strict=True):
         _print_report(report, data)
+    if bound is not None:
+        print(f"One prompt of {longest.prompt:,} tokens, {bound.sentence}\n")
     _print_workload(traced, len(requests))
     _print_sources(problem)
 
@@ -80,7 +90,9 @@ def _plain(record: Any) -> dict[str, Any]:
     return asdict(record)
 
 
-def _as_data(problem: "Problem", report: "Report", model: str | None) -> dict[str, Any]:
+def _as_data(
+    problem: "Problem", report: "Report", model: str | None, itl_target_ms: float | None
+) -> dict[str, Any]:
     from vllm_vpp.core.split import even_split
 
     return {
@@ -91,7 +103,7 @@ def _as_data(problem: "Problem", report: "Report", model: str | None) -> dict[st
         "gain": report.gain,
         "gain_range": report.gain_range,
         "reasons": report.reasons,
-        "serve": _serve(report.fastest, model),
+        "serve": _serve(report.fastest, model, itl_target_ms),
         "options": [
             {
                 "name": o.name,
@@ -110,7 +122,7 @@ def _as_data(problem: "Problem", report: "Report", model: str | None) -> dict[st
     }
 
 
-def _serve(option: "Option", model: str | None) -> str:
+def _serve(option: "Option", model: str | None, itl_target_ms: float | None) -> str:
     from vllm_vpp.core.cost import QuadraticCost
     from vllm_vpp.report.serve import serve_line
 
@@ -124,6 +136,7 @@ def _serve(option: "Option", model: str | None) -> str:
         largest=max(option.candidate.chunks),
         law=law,
         split=option.split,
+        itl_target_ms=itl_target_ms,
     )
 
 
@@ -222,18 +235,18 @@ def _sources(problem: "Problem") -> list[str]:
     ]
 
 
-def _write_page(path: Path, problem: "Problem", reports: list["Report"], model: str | None) -> None:
+def _write_page(path: Path, problem: "Problem", reports: list["Report"], serve: list[str]) -> None:
     from html import escape
 
     from vllm_vpp.report.figure import figure, page, write
 
     sections, figures = [], []
-    for report in reports:
+    for report, line in zip(reports, serve, strict=True):
         chosen = _distinct(report)
         sections.append(f"<h2>{report.prompt:,} tokens</h2><p>{escape(_verdict(report))}</p>")
         sections.append("<ul>" + "".join(f"<li>{escape(r)}</li>" for r in report.reasons) + "</ul>")
         sections.append(_html_table(report))
-        sections.append(f"<pre>{escape(_serve(report.fastest, model))}</pre>")
+        sections.append(f"<pre>{escape(line)}</pre>")
         runs = {o.name: o.pipeline.run(o.candidate.spec, [report.prompt]) for o in chosen}
         named = {f"{n}, {report.prompt:,} tokens": r.timeline() for n, r in runs.items()}
         figures.append(figure(named))

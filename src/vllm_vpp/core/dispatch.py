@@ -10,6 +10,9 @@ Why a decision is final: a micro-batch yet to come is released at the virtual no
 or at the end of the micro-batch that the caller waits for. It starts at stage 0, and every action
 lasts at least a nanosecond. So everything before that moment is final; after it the clock goes on
 only while the policy says that the rank of stage 0 would do the same with the newcomer there.
+
+A micro-batch may be held: it starts after the end of an earlier one, whose outcome it needs. Before
+that no rank waits for it, and newcomers queue up behind it, so that they alter nothing either.
 """
 
 import copy
@@ -48,6 +51,18 @@ def _no_transfer(stage: int, micro_batch: MicroBatch) -> float:
     return 0.0
 
 
+class _Held(NamedTuple):
+    """A micro-batch that enters after the end of `after`, and at `release_ns` at the earliest.
+
+    `enters_ns`: when it does, known once the last action of `after` is placed.
+    """
+
+    index: int  # type: ignore[assignment]  # nobody searches it as a tuple
+    after: int
+    release_ns: int
+    enters_ns: int = _FOREVER
+
+
 class _Row(NamedTuple):
     """A micro-batch in flight: nanoseconds of each stage, and of the transfer into each stage."""
 
@@ -83,6 +98,7 @@ class Dispatcher:
     _rows: list[_Row] = field(init=False, default_factory=list)
     _next: list[int] = field(init=False)
     _arrivals: list[deque[int]] = field(init=False)
+    _held: list[_Held] = field(init=False, default_factory=list)
     _free_ns: list[int] = field(init=False)
     _channel_ns: list[int] = field(init=False)
     _events: list[int] = field(init=False, default_factory=list)
@@ -118,15 +134,41 @@ class Dispatcher:
         """Number of micro-batches submitted; also the index of the next one."""
         return self._first + len(self.batches)
 
-    def submit(self, micro_batch: MicroBatch, release_ns: int | None = None) -> None:
-        """Add the next micro-batch; it can start at `release_ns`, by default (and at least) now."""
-        assert micro_batch.index == self.submitted, (micro_batch.index, self.submitted)
+    def submit(
+        self, micro_batch: MicroBatch, release_ns: int | None = None, *, after: int | None = None
+    ) -> None:
+        """Add the next micro-batch; it can start at `release_ns`, by default (and at least) now.
+
+        `after`: nor before the end of this earlier micro-batch.
+        """
+        index = micro_batch.index
+        assert index == self.submitted, (index, self.submitted)
         release = self.now_ns if release_ns is None else release_ns
         assert release >= self.now_ns, (release, self.now_ns)
         self.batches.append(micro_batch)
         self._rows.append(self._row(micro_batch))
+        if after is not None:
+            assert after < index, (after, index)
+            self._held.append(_Held(index, after, release))
+            self._arrivals[0].append(_FOREVER)
+            if after < self._next[-1]:
+                self._let_go(after, self._ends.get(after, 0))
+            return
         self._arrivals[0].append(release)
         self._wake(release, self._owners[0])
+
+    def _let_go(self, ended: int, end_ns: int) -> None:
+        """Micro-batch `ended` ends at `end_ns`: say when those held for it enter."""
+        for place, held in enumerate(self._held):
+            if held.after == ended and held.enters_ns == _FOREVER:
+                enters_ns = max(held.release_ns, end_ns)
+                self._held[place] = held._replace(enters_ns=enters_ns)
+                self._arrivals[0][held.index - self._next[0]] = enters_ns
+                self._wake(enters_ns, self._owners[0])
+
+    def _first_held(self, time_ns: int) -> int | None:
+        """The first micro-batch that is submitted and has not entered at this moment."""
+        return next((held.index for held in self._held if held.enters_ns > time_ns), None)
 
     def _row(self, micro_batch: MicroBatch) -> _Row:
         seconds = stage_seconds(self.cost, micro_batch, self.layout.stages)
@@ -149,6 +191,7 @@ class Dispatcher:
         """Note that the result of micro-batch `index` has been used: virtual now is its end."""
         self.now_ns = max(self.now_ns, self._ends.pop(index))
         self._wake(self.now_ns, self._owners[0])
+        self._held = [held for held in self._held if held.enters_ns > self.now_ns]
         done = self._next[-1] - self._first
         del self.batches[:done], self._rows[:done]
         self._first += done
@@ -199,6 +242,8 @@ class Dispatcher:
 
     def _is_final(self, rank: int, time_ns: int, stage: int | None) -> bool:
         """What `order.settled` says; with stages in order of preference a newcomer comes last."""
+        if self._held and self._first_held(time_ns) is not None:
+            return True
         if self._preferred:
             return stage is not None or rank != self._owners[0]
         submitted, following, keys = self._first + len(self.batches), self._next, self._keys
@@ -218,11 +263,16 @@ class Dispatcher:
         return None
 
     def _best(self, rank: int, time_ns: int) -> int | None:
-        """What `order.choose` says when a rank waits for its best candidate."""
-        submitted, keys = self._first + len(self.batches), self._keys
+        """What `order.choose` says when a rank waits for its best candidate.
+
+        Held micro-batches, and those behind them, are none: the rank would wait for itself.
+        """
+        held = self._first_held(time_ns) if self._held else None
+        known = self._first + len(self.batches) if held is None else held
+        keys = self._keys
         best = None
         for stage in self._stages_of[rank]:
-            if self._next[stage] < submitted and (best is None or keys[stage] < keys[best]):
+            if self._next[stage] < known and (best is None or keys[stage] < keys[best]):
                 best = stage
         if best is None:
             return None
@@ -242,6 +292,8 @@ class Dispatcher:
         after = stage + 1
         if after == self._last:
             self._ends[index] = end_ns
+            if self._held:
+                self._let_go(index, end_ns)
             if rank != self._owners[0]:  # a newcomer could start there now
                 self._wake(end_ns, self._owners[0])
         elif self._turns[after]:
@@ -276,6 +328,7 @@ class Dispatcher:
         twin._arrivals = [deque(queue) for queue in self._arrivals]
         twin._free_ns, twin._channel_ns = list(self._free_ns), list(self._channel_ns)
         twin._events, twin._ends = list(self._events), dict(self._ends)
+        twin._held = list(self._held)
         twin._choose = twin._first_ready if self._preferred else twin._best
         return twin
 
@@ -286,5 +339,6 @@ class Dispatcher:
             assert following + len(self._arrivals[stage]) == previous, f"stage {stage} lost one"
             previous = following
         assert all(index < previous for index in self._ends), "an end without its last action"
+        assert all((h.enters_ns == _FOREVER) == (h.after >= previous) for h in self._held)
         if previous < self.submitted:
             assert self._events, "work left but nothing to wait for"

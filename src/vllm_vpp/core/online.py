@@ -70,6 +70,11 @@ class OnlineCost:
     def _ratios(self, law: Law) -> NDArray[np.float64]:
         return np.array([o.seconds / law.seconds(o.micro_batch) for o in self.kept])
 
+    def scale(self, law: Law) -> float | None:
+        """How many times longer than the law says micro-batches take; None with too few of them."""
+        ratios = self._ratios(law)
+        return float(np.median(ratios)) if len(ratios) >= _LEAST else None
+
     def quadratic(self, prior: Law, horizon: int) -> QuadraticCost | None:
         """The law c0 + b x + a x (L + x/2), or None where the observations do not tell.
 

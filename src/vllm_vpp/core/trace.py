@@ -1,7 +1,8 @@
 """Reads the trace folder that the plugin's recorder wrote, as a `Timeline`.
 
 Owns the meaning of the raw records. One file per process, one JSON value a line: a header, then
-  engine: ["b", index, [[request, prefix, tokens], ...], submitted_ns], ["d", index, result_ns],
+  engine: ["b", index, [[request, prefix, tokens], ...], submitted_ns], with one number more where
+          it needs the outcome of an earlier one: its index; ["d", index, result_ns],
           ["p", seconds spent on the last submit or wait, in ns]
   ranks:  ["c", stage, index, start_ns, end_ns] compute;
           ["s", stage, index, start_ns, bytes] a send into `stage`; older files lack the bytes;
@@ -49,6 +50,7 @@ class Run:
     clock went by. `layers`: of each stage.
     `sent_bytes`: of each transfer, by stage and micro-batch; empty where not recorded.
     `machine`: hardware and versions, by name; empty where not recorded.
+    `after`: the earlier micro-batch whose outcome one needs; only where it was submitted before.
     """
 
     timeline: Timeline
@@ -59,11 +61,19 @@ class Run:
     law: QuadraticCost
     sent_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
+    after: dict[int, int] = field(default_factory=dict)
 
     @property
     def seen(self) -> Seen:
-        """What the engine saw, as metrics want it."""
-        return Seen(self.submitted_ns, self.result_ns)
+        """What the engine saw, as metrics want it.
+
+        A micro-batch that needs the outcome of another could not run before that was there.
+        """
+        ready = {
+            index: max(self.submitted_ns[index], self.result_ns.get(earlier, 0))
+            for index, earlier in self.after.items()
+        }
+        return Seen(self.submitted_ns | ready, self.result_ns)
 
 
 def read_run(folder: Path | str) -> Run:
@@ -84,11 +94,13 @@ def read_run(folder: Path | str) -> Run:
     batches: dict[int, tuple[Chunk, ...]] = {}
     submitted: dict[int, int] = {}
     result: dict[int, int] = {}
+    after: dict[int, int] = {}
     for record in records:
         match record:
-            case ["b", index, chunks, at]:
+            case ["b", index, chunks, at, *earlier]:
                 batches[index] = tuple(Chunk(*c) for c in chunks)
                 submitted[index] = at
+                after.update((index, one) for one in earlier)
             case ["d", index, at]:
                 result[index] = at
             case ["p", spent]:
@@ -112,6 +124,7 @@ def read_run(folder: Path | str) -> Run:
         law=QuadraticCost(**header["law"]),
         sent_bytes=sizes,
         machine=_machine(folder / "machine.json"),
+        after=after,
     )
 
 

@@ -49,8 +49,23 @@ BORDERS = (
     ),
     Border(
         "Scheduler.running, max_num_running_reqs, max_num_scheduled_tokens",
-        "set for one call of schedule",
-        "vLLM has no hook for how many tokens or decode steps a step may take",
+        "read, and the last one set for one call of schedule",
+        "vLLM has no hook for how many tokens a step may take",
+    ),
+    Border(
+        "Request.next_decode_eligible_step",
+        "set for one call of schedule, for requests that are to sit it out",
+        "vLLM has no hook for which decode steps a step may take",
+    ),
+    Border(
+        "Request.num_output_placeholders, is_prefill_chunk",
+        "read",
+        "how many tokens of a request are on their way, and whether its prompt has ended",
+    ),
+    Border(
+        "GPUModelRunner.requests",
+        "output tokens of a request that starts anew are cut to those the scheduler has kept",
+        "vLLM's runner does so on the last stage only",
     ),
     Border(
         "Scheduler.use_pp",

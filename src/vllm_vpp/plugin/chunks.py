@@ -48,8 +48,13 @@ class Limits(NamedTuple):
 
     def shared(self, maximum: int, threshold: int) -> "Limits":
         """The same chunk at most, and no more than `threshold`, with the step open to others."""
-        request = threshold if self.request is None else min(self.request, threshold)
-        return self._replace(step=maximum, request=request)
+        return self.each(threshold)._replace(step=maximum)
+
+    def each(self, most: int | None) -> "Limits":
+        """The same with no more than `most` tokens of one request; None for any number."""
+        if most is None:
+            return self
+        return self._replace(request=most if self.request is None else min(self.request, most))
 
 
 def decode_budget(policy: Policy | None, ready: int, decoding: int, step: int) -> int:

@@ -14,6 +14,7 @@ from vllm_vpp.core.cost import QuadraticCost, StageCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.plugin import support
 from vllm_vpp.plugin.costs import flops_cost
+from vllm_vpp.plugin.log import logger
 from vllm_vpp.plugin.settings import KEY, Settings
 
 __all__ = ["cost_of", "create", "in_flight", "law_of", "layout_of", "settings_of", "wants_vpp"]
@@ -70,7 +71,7 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
     changed: dict[str, Any] = {
         "distributed_executor_backend": "mp",  # with several nodes, vLLM accepts no class here
         "scheduler_cls": "vllm_vpp.plugin.scheduler.VPPScheduler",
-        "async_scheduling": False,
+        "async_scheduling": False,  # runners work as ever, see `ahead`; ours is a scheduler class
         "additional_config": {
             **args.additional_config,
             KEY: settings.model_dump(exclude_none=True),
@@ -84,6 +85,9 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
     finally:
         for name, value in saved.items():
             setattr(args, name, value)
+    if args.async_scheduling and config.model_config.runner_type != "pooling":
+        config.scheduler_config.scheduler_cls = support.ASYNC_SCHEDULER
+        logger.info("vpp: asynchronous scheduling: decode steps may go ahead of their tokens")
     support.check_config(config)
     config.parallel_config.distributed_executor_backend = VPPExecutor
     config.parallel_config.worker_cls = support.worker_class(config.parallel_config.worker_cls)

@@ -22,6 +22,7 @@ from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.dispatch import Dispatcher
 from vllm_vpp.core.order import Order
 from vllm_vpp.plugin import engine_config
+from vllm_vpp.plugin.ahead import Ahead, tokens_of
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.flow import Flow, LazyResult
 from vllm_vpp.plugin.kv_transfer import StageOutputs
@@ -49,7 +50,8 @@ class VPPExecutor(MultiprocExecutor):
             order=Order.of(self.settings.order, self.layout),
             cost=engine_config.cost_of(self.vllm_config),
         )
-        self.flow = Flow(dispatcher, self._send)
+        self.flow = Flow(dispatcher, self._send, lambda reply: tokens_of(reply.output))
+        self.ahead = Ahead()
         self.pace = Pace.start(self.vllm_config)
         self.pace.use(dispatcher)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
@@ -75,7 +77,7 @@ class VPPExecutor(MultiprocExecutor):
 
     @classmethod
     def supports_async_scheduling(cls) -> bool:
-        """Sampled tokens of an asynchronous scheduler travel inside vLLM's own pipeline group."""
+        """Not in vLLM's own way, inside its pipeline group; for ours see `ahead`."""
         return False
 
     def _get_output_rank(self) -> int:
@@ -115,6 +117,7 @@ class VPPExecutor(MultiprocExecutor):
             scheduler_output.total_num_scheduled_tokens,
             _chunks(scheduler_output),
             pickle.dumps(scheduler_output, pickle.HIGHEST_PROTOCOL),
+            self.ahead.submitted(index, scheduler_output),
         )
         self.flow.submit(step)
         self.pace.submitted(MicroBatch(index, step.chunks))
@@ -126,7 +129,8 @@ class VPPExecutor(MultiprocExecutor):
         else:
             self.flow.allow_sampling(index, samples=False)
             future = _Result(self.flow, index, self._received)
-        self.recorder.add("b", index, step.chunks, began)
+        earlier = [] if step.after is None else [step.after]
+        self.recorder.add("b", index, step.chunks, began, *earlier)
         self.recorder.add("p", time.monotonic_ns() - began)
         return future if non_block else future.result()
 

@@ -2,11 +2,12 @@
 
 Owns the bookkeeping between the engine and the ranks, and the moment when an action is sent: when
 its place in the order can no longer change, at the latest when the engine waits for a result that
-needs it. Knows nothing of vLLM, so that tests drive it with fake ranks.
+needs it. A step that continues with tokens not sampled yet is sent once they are. Knows nothing of
+vLLM, so that tests drive it with fake ranks.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,7 @@ from vllm_vpp.plugin.message import Actions, Step
 __all__ = ["Flow", "LazyResult"]
 
 Send = Callable[[Actions, bool], "Future[Any] | None"]
+TokensOf = Callable[[Any], Mapping[str, int]]
 
 
 class LazyResult(Future[Any]):
@@ -41,17 +43,20 @@ class LazyResult(Future[Any]):
 class Flow:
     """`send(actions, replies)` hands actions to all ranks; `replies`: the last stage is among them.
 
+    `tokens_of`: tokens by request, from the result of a micro-batch that sampled.
+
     Invariants: results come in order; an action is sent once, after all that precede it in virtual
-    order; a last-stage action is not sent before its sampling input is known; at most `MAX_UNREAD`
-    replies are not read yet. vLLM's queues hold ten messages: a rank that cannot put down its reply
-    reads no more actions, and an engine that cannot put down its actions reads no more replies.
+    order; a last-stage action is not sent before its sampling input is known, nor a first-stage
+    action before its tokens are; at most `MAX_UNREAD` replies are not read yet. vLLM's queues hold
+    ten messages: a rank that cannot put down its reply reads no more actions, and an engine that
+    cannot put down its actions reads no more replies.
     """
 
     MAX_UNREAD = 8
 
-    def __init__(self, dispatcher: Dispatcher, send: Send) -> None:
+    def __init__(self, dispatcher: Dispatcher, send: Send, tokens_of: TokensOf = dict) -> None:
         self.dispatcher = dispatcher
-        self._send = send
+        self._send, self._tokens_of = send, tokens_of
         self._last = dispatcher.layout.stages - 1
         self._unsent: deque[Placed] = deque()
         self._steps: dict[int, Step] = {}
@@ -72,7 +77,7 @@ class Flow:
 
     def submit(self, step: Step) -> LazyResult:
         """Add a micro-batch and send what is settled."""
-        self.dispatcher.submit(MicroBatch(step.index, step.chunks))
+        self.dispatcher.submit(MicroBatch(step.index, step.chunks), after=step.after)
         self._steps[step.index] = step
         self._in_flight.add(step.index)
         self._advance(None)
@@ -84,13 +89,30 @@ class Flow:
         self._advance(None)
 
     def wait(self, index: int) -> Any:
-        """Commit what `index` needs and what surely follows, and block for its result."""
+        """Commit what `index` needs and what surely follows, and block for its result.
+
+        Steps that await its tokens go out before the engine has looked at them. A step awaits older
+        ones only: whoever asks for results in order never asks for one that is held up.
+        """
         self._advance(index)
         reply = self._replies.pop(index)
         self._in_flight.discard(index)
         result = reply.result()
         self.dispatcher.retire(index)
+        if self._pass_on(index, result):
+            self._advance(None)
         return result
+
+    def _pass_on(self, index: int, result: Any) -> bool:
+        """Give the tokens of a result to the steps that await them; whether there are any."""
+        waiting = [step for step in self._steps.values() if index in step.awaits.values()]
+        if not waiting:
+            return False
+        tokens = self._tokens_of(result)
+        for step in waiting:
+            mine = {name: tokens[name] for name, sampler in step.awaits.items() if sampler == index}
+            self._steps[step.index] = step.knowing(mine)
+        return True
 
     def _advance(self, awaited: int | None) -> None:
         self._unsent.extend(self.dispatcher.settle(awaited))
@@ -99,6 +121,8 @@ class Flow:
             action = self._unsent[0].action
             is_last = action.stage == self._last
             if is_last and action.micro_batch not in self._sampling:
+                break
+            if action.stage == 0 and self._steps[action.micro_batch].awaits:
                 break
             batch.append(self._unsent.popleft().action)
             if is_last:
@@ -129,3 +153,5 @@ class Flow:
         self.dispatcher.check()
         assert set(self._replies) <= self._in_flight
         assert all(index in self._in_flight for index in self._steps)
+        awaited = {index for step in self._steps.values() for index in step.awaits.values()}
+        assert awaited <= self._in_flight, "tokens of a result that has been used already"

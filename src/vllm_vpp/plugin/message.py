@@ -3,7 +3,8 @@
 Owns the records on the wire; they travel over vLLM's own message queues.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from vllm_vpp.core.batch import Chunk
@@ -25,13 +26,27 @@ class Step:
     """A micro-batch as the scheduler made it.
 
     `scheduler_output` is pickled: each stage loads a copy of its own, since runners keep and extend
-    its lists of block ids.
+    its lists of block ids. `awaits`: requests whose token was not known to the scheduler, with the
+    micro-batch that samples it; `sampled`: those tokens, once known. No rank sees a step that still
+    awaits any.
     """
 
     index: int
     tokens: int
     chunks: tuple[Chunk, ...]
     scheduler_output: bytes
+    awaits: Mapping[str, int] = field(default_factory=dict)
+    sampled: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def after(self) -> int | None:
+        """The newest micro-batch that it still awaits a token of."""
+        return max(self.awaits.values(), default=None)
+
+    def knowing(self, sampled: Mapping[str, int]) -> "Step":
+        """A copy that awaits these tokens no longer."""
+        awaits = {name: index for name, index in self.awaits.items() if name not in sampled}
+        return replace(self, awaits=awaits, sampled={**self.sampled, **sampled})
 
 
 class Actions(NamedTuple):

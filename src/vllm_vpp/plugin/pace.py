@@ -14,6 +14,7 @@ from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.chunking import Policy, plans_with_law
 from vllm_vpp.core.cost import Law, QuadraticCost
 from vllm_vpp.core.dispatch import Dispatcher
+from vllm_vpp.core.itl import ItlBound
 from vllm_vpp.core.online import OnlineCost
 from vllm_vpp.core.packing import Packing
 from vllm_vpp.plugin import engine_config, startup
@@ -65,6 +66,8 @@ class Pace:
         self._seconds: dict[int, tuple[int, float]] = {}
         self._fitted_at = 0
         self._fell_back = False
+        self._scale = None if self._guessed else 1.0  # seconds of the law to measured ones
+        self._scaled_at = 0
         self._planning: Planning | None = None
         self._file = LawFile(config) if self.settings.learns else None
 
@@ -153,6 +156,7 @@ class Pace:
 
     def _adopt(self, law: Law) -> None:
         self.law, self._fell_back, self._guessed = law, False, False
+        self._scale, self._scaled_at = 1.0, -_SOON
         quadratic = law if isinstance(law, QuadraticCost) else self._quadratic()
         if quadratic is not None:
             assert self._file is not None
@@ -169,6 +173,28 @@ class Pace:
             self._planning = Planning(self._question(law))
         except OSError as error:
             logger.warning("vpp: chunks are not planned anew: %s", error)
+
+    @property
+    def itl_bound(self) -> ItlBound | None:
+        """What a step keeps to while requests decode; None where nobody asked.
+
+        None also before the first times are known on a machine that is new to us.
+        """
+        target = self.settings.itl_target_ms
+        if target is None:
+            return None
+        if self.settings.learns and self.observed.added >= self._scaled_at + _SOON:
+            self._scaled_at = self.observed.added
+            self._scale = self.observed.scale(self.law) or self._scale
+        if self._scale is None:
+            return None
+        return ItlBound(
+            target=target / 1000,
+            law=self.law,
+            ranks=self.layout.ranks,
+            in_flight=self.settings.depth(self.layout),
+            scale=self._scale,
+        )
 
     def close(self) -> None:
         """Forget everything; the engine ends."""

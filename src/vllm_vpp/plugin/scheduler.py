@@ -7,7 +7,7 @@ next prompt may follow a long one from `core.packing`, both by way of `pace`.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -20,13 +20,13 @@ from vllm_vpp.plugin.pace import Pace
 
 __all__ = ["VPPScheduler"]
 
+_NEVER = 1 << 62  # a step that the scheduler does not come to
+
 
 class VPPScheduler(Scheduler):
     """The stock scheduler for stages."""
 
     max_num_scheduled_tokens: int
-    max_num_running_reqs: int
-    max_num_active_reqs: int
     adaptive_long_prefill_threshold: bool
     running: list[Request]
 
@@ -51,9 +51,13 @@ class VPPScheduler(Scheduler):
             return False
         if self.has_finished_requests() or not self.running:
             return True
-        if not self.waiting and not any(map(_left, self.running)):
+        if not self.waiting and not self._open():
             return False
         return not self._limits().nothing
+
+    def _open(self) -> list[Request]:
+        """Running requests that a step may take tokens of."""
+        return [r for r in self.running if _left(r)]
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """The parent's step, within the limits of chunking policy and packing."""
@@ -84,7 +88,7 @@ class VPPScheduler(Scheduler):
             for name, tokens in scheduled.items()
             if tokens > 1
             and (request := self.requests.get(name)) is not None
-            and _left(request) <= 0
+            and not request.is_prefill_chunk
         }
 
     def _limits(self) -> Limits:
@@ -93,16 +97,20 @@ class VPPScheduler(Scheduler):
         policy, packing = self._pace.policy, self._pace.packing
         maximum = self.scheduler_config.max_num_batched_tokens
         threshold = self.scheduler_config.long_prefill_token_threshold
+        running = self._open()
+        decodes = [r.num_computed_tokens for r in running if _decodes(r)]
+        most = self._most(running, decodes)
+        if most is not None:
+            maximum = min(maximum, most + len(decodes))
+            most = min(most, threshold or most)
         if policy is None and (threshold or not (packing and packing.watches)):
-            return Limits(maximum, None)
-        running = [r for r in self.running if _left(r)]
-        ready = sum(map(_decodes, running))
+            return Limits(maximum, None).each(most)
         decoding = sum(r.num_output_tokens > 0 for r in self.running)
-        budget = decode_budget(policy, ready, decoding, self._step)
+        budget = decode_budget(policy, len(decodes), decoding, self._step)
         load = self._load() if heeds_load(policy) else {}
         coming = chain((r for r in running if not _decodes(r)), self.waiting)
         prompts = (Prompt(r.request_id, self._view(r)._replace(**load)) for r in coming)
-        limits = step_limits(policy, prompts, budget, maximum)
+        limits = step_limits(policy, prompts, budget, maximum).each(most)
         if threshold:  # the user wants others to share the steps of a long prompt
             return limits.shared(maximum, threshold)
         if packing is None or limits.first is None:
@@ -111,6 +119,18 @@ class VPPScheduler(Scheduler):
         if not packing.begun(first.request) and packing.fits(limits.prompts):
             return limits
         return limits.at_most(packing.room(first, self.block_size), budget)
+
+    def _most(self, running: list[Request], decodes: list[int]) -> int | None:
+        """Tokens of prompts that a step may take so that requests get their next token in time.
+
+        None for any number: nobody asked, or nobody decodes.
+        """
+        bound = self._pace.itl_bound
+        if bound is None or not any(r.num_output_tokens for r in self.running):
+            return None
+        prefixes = [r.num_computed_tokens for r in running if not _decodes(r)]
+        prefixes += [self._view(r).prefix for r in islice(self.waiting, 1)]
+        return bound.most(max(prefixes), self.block_size, decodes) if prefixes else None
 
     def _load(self) -> dict[str, Any]:
         """What some policies look at: prompt tokens yet to be scheduled, free KV cache."""
@@ -170,23 +190,19 @@ class VPPScheduler(Scheduler):
     @contextmanager
     def _holding_back(self, decodes: int | None) -> Iterator[None]:
         """Let at most so many ready decodes be seen by the parent; the longest waiting go first."""
-        ready = [r for r in self.running if _left(r) and _decodes(r)]
-        if decodes is None or len(ready) <= decodes:
-            yield
-            return
-        ready.sort(key=lambda r: self._decoded_at.get(r.request_id, -1))
-        kept_back = {r.request_id for r in ready[decodes:]}
-        everyone, most = self.running, (self.max_num_running_reqs, self.max_num_active_reqs)
-        self.running = [r for r in everyone if r.request_id not in kept_back]
-        self.max_num_running_reqs, self.max_num_active_reqs = (n - len(kept_back) for n in most)
+        ready = [r for r in self._open() if _decodes(r)]
+        if decodes is not None and len(ready) > decodes:
+            ready.sort(key=lambda r: self._decoded_at.get(r.request_id, -1))
+            del ready[decodes:]
+        taken = {r.request_id for r in ready}
+        kept_back = [r for r in self.running if _decodes(r) and r.request_id not in taken]
+        for request in kept_back:
+            request.next_decode_eligible_step = _NEVER
         try:
             yield
         finally:
-            before = {r.request_id for r in everyone}
-            still = {r.request_id for r in self.running} | kept_back
-            new = [r for r in self.running if r.request_id not in before]
-            self.running = [r for r in everyone if r.request_id in still] + new
-            self.max_num_running_reqs, self.max_num_active_reqs = most
+            for request in kept_back:
+                request.next_decode_eligible_step = 0
 
 
 def _left(request: Any) -> int:
@@ -196,5 +212,6 @@ def _left(request: Any) -> int:
 
 
 def _decodes(request: Any) -> bool:
-    """Whether a running request only needs its newest token computed."""
-    return request.num_output_tokens > 0 and _left(request) == 1
+    """Whether a running request only needs its newest token computed, known yet or not."""
+    made = request.num_output_tokens + request.num_output_placeholders
+    return made > 0 and _left(request) == 1

@@ -35,6 +35,7 @@ _FIXES = {
     "cost": 'write "cost": {"c0": 0.3, "b": 3e-4, "a": 2e-7}, or leave it out',
     "learn": 'write "learn": false, or leave it out',
     "metrics": 'write "metrics": false, or leave it out',
+    "itl_target_ms": 'write "itl_target_ms": 200, or leave it out for no bound',
     "trace_dir": "write the path of a folder, or leave it out to record nothing",
 }
 _ALLOWED = {
@@ -49,6 +50,7 @@ _ALLOWED = {
     "cost": "an object with the seconds c0, b, a and perhaps gamma, none negative, b above 0",
     "learn": "true or false",
     "metrics": "true or false",
+    "itl_target_ms": "a number of milliseconds, above 0 and at most 3600000",
     "trace_dir": "a path",
 }
 
@@ -102,6 +104,7 @@ class Settings(BaseModel):
     cost: Cost | None = None
     learn: bool | None = None
     metrics: bool = True
+    itl_target_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False)] | None = None
     trace_dir: str | None = None
     resolved: Resolved | None = None
 
@@ -130,6 +133,7 @@ class Settings(BaseModel):
                 " name the layout, or leave the split out"
             )
         settings._check_chunking()
+        settings._check_target()
         return settings
 
     def _check_chunking(self) -> None:
@@ -137,6 +141,13 @@ class Settings(BaseModel):
         if self.chunking is not None:
             peak = {"peak": 1} if self.chunking.get("policy") in PLANNED else {}
             make(peak | self.chunking, QuadraticCost(c0=0.0, b=1.0, a=0.0), layout)
+
+    def _check_target(self) -> None:
+        if self.itl_target_ms is not None and self.cost is None and not self.learns:
+            raise ConfigError(
+                f"vpp.itl_target_ms={self.itl_target_ms:g}: needs to know how long a chunk takes; "
+                'give "cost", or leave "learn" out'
+            )
 
     @property
     def plans(self) -> bool:

@@ -10,7 +10,9 @@ from typing import Any
 
 from vllm.config import VllmConfig
 
+from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.cost import QuadraticCost
+from vllm_vpp.core.itl import ItlBound
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.errors import ConfigError
 from vllm_vpp.plugin import partition
@@ -37,6 +39,7 @@ def resolve(config: VllmConfig, settings: Settings) -> Resolved:
         if settings.plans:
             chunking = spelled(answer["chunking"], settings.chunking)
     layout = Layout(ranks, sweeps)
+    _check_target(config, settings, layout, known)
     layers = partition.layers_per_stage(config, layout, settings)
     logger.info(
         "vpp: layout %s, layers per stage %s, ranks own %s layers%s",
@@ -52,6 +55,36 @@ def resolve(config: VllmConfig, settings: Settings) -> Resolved:
         law=Cost(**asdict(law)) if law is not None else None,
         planned=settings.plans,
     )
+
+
+def _check_target(
+    config: VllmConfig, settings: Settings, layout: Layout, law: QuadraticCost | None
+) -> None:
+    """Refuse a target that no chunk can keep to; warn where that was only learned."""
+    target = settings.itl_target_ms
+    if target is None:
+        return
+    if not config.scheduler_config.enable_chunked_prefill:
+        raise ConfigError(
+            f"vpp.itl_target_ms={target:g}: this platform runs the model without chunks; "
+            "leave it out"
+        )
+    if law is None:
+        return
+    bound = ItlBound(
+        target=target / 1000, law=law, ranks=layout.ranks, in_flight=settings.depth(layout)
+    )
+    chunk = Chunk("", 0, config.cache_config.block_size or 16)
+    least = bound.seconds(MicroBatch(0, (chunk,))) * 1000
+    if least <= target:
+        return
+    problem = (
+        f"vpp.itl_target_ms={target:g}: a step with a chunk of {chunk.tokens} tokens takes "
+        f"{least:.3g} ms behind {bound.in_flight - 1} such; must be at least that; raise it"
+    )
+    if settings.cost is not None:
+        raise ConfigError(problem)
+    logger.warning("%s", problem)
 
 
 def question(config: VllmConfig, settings: Settings, law: QuadraticCost | None) -> dict[str, Any]:

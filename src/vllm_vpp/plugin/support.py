@@ -15,7 +15,16 @@ from vllm_vpp.errors import UnsupportedError
 from vllm_vpp.plugin.log import logger
 from vllm_vpp.plugin.settings import KEY
 
-__all__ = ["REFUSALS", "Refusal", "check_arguments", "check_config", "worker_class"]
+__all__ = [
+    "ASYNC_SCHEDULER",
+    "REFUSALS",
+    "Refusal",
+    "check_arguments",
+    "check_config",
+    "worker_class",
+]
+
+ASYNC_SCHEDULER = "vllm_vpp.plugin.async_scheduler.VPPAsyncScheduler"
 
 _WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": "vllm_vpp.plugin.worker_cpu.VPPCPUWorker",
@@ -45,6 +54,10 @@ def _several_machines(config: VllmConfig) -> bool:
     return config.parallel_config.nnodes > 1
 
 
+def _schedules_ahead(config: VllmConfig) -> bool:
+    return config.scheduler_config.scheduler_cls == ASYNC_SCHEDULER
+
+
 def _unknown_connector(config: VllmConfig) -> object:
     transfer = config.kv_transfer_config
     if transfer is None or transfer.kv_connector_module_path:
@@ -69,9 +82,9 @@ REFUSALS = (
     ),
     Refusal(
         feature="async_scheduling",
-        found=lambda c: c.scheduler_config.async_scheduling or None,
-        why="its sampled tokens are broadcast inside vLLM's own pipeline group",
-        fix="pass --no-async-scheduling",
+        found=lambda c: _if(c.kv_transfer_config and _schedules_ahead(c), True),
+        why="with a KV connector it is not shown to give the same answers",
+        fix="pass --no-async-scheduling, or leave kv_transfer_config out",
     ),
     Refusal(
         feature="model runner",
@@ -199,8 +212,6 @@ def check_arguments(args: EngineArgs) -> None:
             f"distributed_executor_backend={name}: vpp brings its own; must be mp or left out; "
             "leave it out"
         )
-    if args.async_scheduling:
-        raise _refused(_refusal("async_scheduling"), True)
     if args.enable_chunked_prefill is False:
         raise UnsupportedError(
             "enable_chunked_prefill=False: not supported with vpp: without chunks there is nothing "
@@ -227,10 +238,6 @@ def check_config(config: VllmConfig) -> None:
         logger.warning(
             "vpp: this platform runs the model without chunks: a prompt is not pipelined"
         )
-
-
-def _refusal(feature: str) -> Refusal:
-    return next(refusal for refusal in REFUSALS if refusal.feature == feature)
 
 
 def _refused(refusal: Refusal, value: Any) -> UnsupportedError:

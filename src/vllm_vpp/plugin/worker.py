@@ -18,6 +18,7 @@ from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from vllm_vpp.errors import UnsupportedError
 from vllm_vpp.plugin import engine_config, partition
+from vllm_vpp.plugin.ahead import cut_dropped, fill
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.clock import Clock
 from vllm_vpp.plugin.log import logger
@@ -225,6 +226,9 @@ class StageHost:
         scheduler_output = pickle.loads(
             step.scheduler_output
         )  # our own executor's, over vLLM's own queue
+        fill(scheduler_output, step.sampled)
+        if not stage.group.is_last_rank:  # vLLM's runner does so itself on the last stage
+            cut_dropped(stage.worker.model_runner.requests, scheduler_output)
         asked = time.monotonic_ns()
         arrival = None
         if step.tokens and stage.index:

@@ -22,6 +22,7 @@ def serve_line(
     largest: int,
     law: QuadraticCost,
     split: tuple[int, ...],
+    itl_target_ms: float | None = None,
 ) -> str:
     """A `vllm serve` command to paste; a plain vLLM one where no pipeline is needed."""
     words = ["vllm", "serve", model, "--tensor-parallel-size", str(ways)]
@@ -35,6 +36,8 @@ def serve_line(
         vpp["cost"] = _rounded(law)
         if spec["policy"] != "fixed":
             vpp["chunking"] = spec
+        if itl_target_ms is not None:
+            vpp["itl_target_ms"] = itl_target_ms
         words += ["--additional-config", json.dumps({"vpp": vpp})]
     return shlex.join(words)
 

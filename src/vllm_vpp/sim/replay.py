@@ -70,7 +70,7 @@ def decided_order(run: trace.Run, order: str) -> Schedule:
     actions: list[Action] = []
     for _, submits, index in sorted(events):
         if submits:
-            dispatcher.submit(batches[index])
+            dispatcher.submit(batches[index], after=run.after.get(index))
         else:
             actions += [placed.action for placed in dispatcher.settle(index)]
             dispatcher.retire(index)
