@@ -109,7 +109,7 @@ def operators_section() -> str:
     """Where the compute of both layouts goes, by operator group."""
     result = load("operators")
     arms = list(result["arms"])
-    found = {arm: of(result, arm)[-1]["operators"]["ranks"] for arm in arms}
+    found = {arm: [x for r in of(result, arm) for x in r["operators"]["ranks"]] for arm in arms}
 
     def mean(arm: str, group: str, field: str) -> float:
         return statistics.fmean(rank["groups"][group][field] for rank in found[arm])
@@ -127,8 +127,9 @@ def operators_section() -> str:
         rows.append((group, *cells, f"{change:+.3f}"))
     head = ("group", *(text for arm in arms for text in (f"{arm}, s", "calls")))
     return (
-        f"## {result['title']}\n\nSeconds per rank under torch.profiler (mean over ranks, of the "
-        "thread that computes; transfers run in other threads, and waiting is not an operator).\n\n"
+        f"## {result['title']}\n\nSeconds per rank under torch.profiler, mean over ranks and "
+        "rounds, of the thread that computes: transfers run in other threads, waiting is not an "
+        "operator, and norms are plain arithmetic (other) on a CPU.\n\n"
         + table((*head, f"{arms[1]} - {arms[0]}"), rows)
         + "\n"
         + origin(result)

@@ -170,7 +170,7 @@ SUITES = {
         Suite(
             name="operators",
             title="Operator groups, small Llama, 8192 tokens in chunks of 1024",
-            rounds=1,
+            rounds=4,
             plan=overhead.operators,
         ),
     )
