@@ -226,7 +226,7 @@ def tool_calls(client: Client) -> Any:
     ended = {**asked, "ignore_eos": False}
     by_name = {"type": "function", "function": {"name": "fold"}}
     named = client.ask(CHAT, tool_choice=by_name, **ended)
-    streamed = client.stream(CHAT, tool_choice="required", **ended)
+    streamed = client.stream(CHAT, tool_choice="required", parallel_tool_calls=False, **ended)
     (call,) = only(named)["message"]["tool_calls"]
     assert call["function"]["name"] == "fold"
     assert json.loads(call["function"]["arguments"])["sweeps"] in (2, 3, 4)

@@ -48,7 +48,7 @@ FEATURES = {
 }
 OPTIONS = [
     *("--enable-lora", "--max-loras", "2", "--max-lora-rank", "8"),
-    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "pythonic"),
     *("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}'),
     "--enable-prompt-tokens-details",
 ]

@@ -27,7 +27,9 @@ class Recorder:
             return
         path = Path(folder) / f"{name}.jsonl"
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            handle = os.open(path, flags, 0o600)
+            os.fchmod(handle, 0o600)  # one of an earlier run may be open to others
             self._file = os.fdopen(handle, "w", encoding="ascii")
         except OSError as error:
             self._stop(error)
