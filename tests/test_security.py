@@ -22,7 +22,13 @@ LISTENS = {
     "wsgiref", "xmlrpc", "zmq",
 }  # fmt: skip
 EVALUATES = {"__import__", "compile", "eval", "exec"}
-SHELLS = {"os.popen", "os.system", "pty.spawn", "subprocess.getoutput", "subprocess.getstatusoutput"}
+SHELLS = {
+    "os.popen",
+    "os.system",
+    "pty.spawn",
+    "subprocess.getoutput",
+    "subprocess.getstatusoutput",
+}
 UNPICKLES = {
     "dill", "joblib", "marshal", "pickle", "shelve", "torch.load", "yaml.load", "numpy.load",
     "np.load",
@@ -60,7 +66,9 @@ def within(names: set[str], roots: set[str]) -> set[str]:
 def test_nothing_listens() -> None:
     found = {name: within(imported(tree), LISTENS) for name, tree in trees()}
     assert {name: modules for name, modules in found.items() if modules} == {}
-    called = [(n, c) for n, tree in trees() for c, _ in calls(tree) if c.endswith((".listen", ".bind"))]
+    called = [
+        (n, c) for n, tree in trees() for c, _ in calls(tree) if c.endswith((".listen", ".bind"))
+    ]
     assert called == []
 
 
@@ -148,4 +156,4 @@ def test_a_trace_does_not_follow_a_link(tmp_path: Path) -> None:
 
 def record(recorder: Any) -> None:
     recorder.add("c", 0, 0, 1, 2)
-    recorder.flush()
+    recorder.close()

@@ -22,7 +22,10 @@ F32 = NDArray[np.float32]
 
 
 def adapter(folder: Path, spec: ModelSpec, seed: int) -> str:
-    """A LoRA adapter for attention, feed-forward parts and head; returns its folder."""
+    """A LoRA adapter for attention and feed-forward parts; returns its folder.
+
+    Not for the head: on a CPU vLLM itself would add the last adapter's to requests without one.
+    """
     heads, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     shapes = {
         "self_attn.q_proj": (spec.hidden, heads),
@@ -32,7 +35,6 @@ def adapter(folder: Path, spec: ModelSpec, seed: int) -> str:
         "mlp.down_proj": (spec.intermediate, spec.hidden),
     }
     parts = {f"model.layers.{i}.{n}": s for i in range(spec.layers) for n, s in shapes.items()}
-    parts["lm_head"] = (spec.hidden, spec.vocabulary)
     rng = np.random.default_rng(seed)
     tensors: dict[str, F32] = {}
     for name, (inputs, outs) in parts.items():

@@ -94,9 +94,7 @@ FEATURES = {
             },
         ),
     ),
-    "int8 weights (compressed-tensors, W8A8)": Feature(
-        quantised=int8_checkpoint, steps=(alone(),)
-    ),
+    "int8 weights (compressed-tensors, W8A8)": Feature(quantised=int8_checkpoint, steps=(alone(),)),
     "AWQ weights (4 bits)": Feature(
         model={"dtype": "float16"},
         options={"dtype": "float16"},

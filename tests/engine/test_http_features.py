@@ -122,7 +122,7 @@ def test_with_and_without_adapters_in_one_step_is_answered_as_alone(
     client: Client, expected: dict[str, Any]
 ) -> None:
     models = ["m", "one", "two"]
-    alone = {m: a for m, a in zip(models, expected["LoRA adapters"], strict=False)}
+    alone = dict(zip(models, expected["LoRA adapters"], strict=False))
     asked = [models[i % 3] for i in range(9)]
     with ThreadPoolExecutor(len(asked)) as pool:
         answers = list(pool.map(lambda model: with_adapter(client, model), asked))

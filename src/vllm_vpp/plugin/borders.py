@@ -45,7 +45,7 @@ BORDERS = (
     Border(
         "LoRAModelManager.punica_wrapper_mapping",
         "on a CPU, its wrappers are made `adapters.SparingWrapper`",
-        "vLLM's kernels give the last adapter to requests without one that share a step with others",
+        "vLLM's kernels give the last adapter to requests without one that share its step",
     ),
     Border(
         "WorkerLoRAManager._adapter_manager",

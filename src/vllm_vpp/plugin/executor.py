@@ -44,13 +44,13 @@ class VPPExecutor(MultiprocExecutor):
         self.layout = engine_config.layout_of(self.vllm_config)
         end_with_parent()
         self.meter = EngineMeter(Board.create(self.vllm_config))
+        self.pace = Pace.start(self.vllm_config)
         super()._init_executor()
         dispatcher = Dispatcher(
             order=Order.of(self.settings.order, self.layout),
             cost=engine_config.cost_of(self.vllm_config),
         )
         self.flow = Flow(dispatcher, self._send)
-        self.pace = Pace.start(self.vllm_config)
         self.pace.use(dispatcher)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
         self._submitted = -1

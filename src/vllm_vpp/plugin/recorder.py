@@ -53,6 +53,13 @@ class Recorder:
             self._stop(error)
         self._lines.clear()
 
+    def close(self) -> None:
+        """Write what was kept; nothing more is recorded."""
+        self.flush()
+        if self.enabled:
+            self._file.close()
+        self.enabled = False
+
     def _stop(self, error: OSError) -> None:
         self.enabled = False
         logger.warning("vpp: recording stops, serving goes on: %s", error)

@@ -168,7 +168,7 @@ class StageHost(AdapterHost):
 
     def shutdown(self) -> None:
         """End the receiving threads before vLLM destroys the groups that they wait on."""
-        self.recorder.flush()
+        self.recorder.close()
         self.meter.close()
         for stage in self.stages.values():
             stage.connector.shutdown()
