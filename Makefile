@@ -22,9 +22,10 @@ test: venv
 	$(BIN)/python -m pytest -m 'not slow and not soak'
 
 test-all: venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not soak'
 
-# Ten thousand requests with aborts, for half an hour on two cores.
+# Ten thousand requests with aborts (SOAK_REQUESTS), about half an hour on two cores, and processes killed at
+# a hundred random points (SOAK_KILLS), half a minute each.
 soak: venv
 	$(BIN)/python -m pytest -m soak
 

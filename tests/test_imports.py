@@ -88,3 +88,13 @@ def test_every_name_in_all_resolves(package: str) -> None:
 def test_layers_import_only_downwards(layer: str, forbidden: tuple[str, ...]) -> None:
     found = {path.name: under(imported_by(path), *forbidden) for path in modules_of(layer)}
     assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_what_decides_knows_no_clock_no_chance_and_no_rank() -> None:
+    """Ranks and simulator must come to the same order and the same chunks from the same input."""
+    local = ("datetime", "numpy.random", "os", "random", "secrets", "socket", "threading", "time")
+    for path in modules_of("core"):
+        assert under(imported_by(path), *local) == set(), path.name
+        tree = ast.parse(path.read_text())
+        names = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Attribute, ast.Name))}
+        assert not names & {"hash", "id", "np.random", "numpy.random"}, path.name

@@ -49,7 +49,7 @@ def subclassed() -> Rows:
             if not isinstance(node, ast.ClassDef):
                 continue
             bases = [b.id for b in node.bases if isinstance(b, ast.Name) and b.id in symbols]
-            if bases or node.name == "StageHost":
+            if bases or node.name in ("AdapterHost", "StageHost"):
                 methods = [m.name for m in node.body if isinstance(m, ast.FunctionDef)]
                 over = ", ".join(bases) or "the platform's worker class"
                 rows.append((f"`{name}.{node.name}`", over, ", ".join(f"`{m}`" for m in methods)))
@@ -81,21 +81,25 @@ def vllm_page() -> str:
     )
 
 
+def keys_of(tree: ast.Module, table: str) -> list[str]:
+    """Keys of the dictionary of that name, in the order written; none where there is no such."""
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and target.id == table and isinstance(value, ast.Dict):
+            return [str(ast.literal_eval(key)) for key in value.keys if key is not None]
+    return []
+
+
 def shown() -> Rows:
     """What each engine test shows, in the words of its name; the features of a table one by one."""
     rows: list[tuple[str, ...]] = []
     for path in sorted((ROOT / "tests" / "engine").glob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        features = [
-            str(ast.literal_eval(key))
-            for node in tree.body
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
-            for target in node.targets
-            if isinstance(target, ast.Name) and target.id == "FEATURES"
-            for key in node.value.keys
-            if key is not None
-        ]
-        rows += [(f"{name}: answers like stock vLLM", f"`{path.stem}`") for name in features]
+        features = keys_of(tree, "FEATURES")
+        layouts = ", ".join(keys_of(tree, "LAYOUTS")) or "v"
+        claim = f"answers like stock vLLM ({layouts})"
+        rows += [(f"{name}: {claim}", f"`{path.stem}`") for name in features]
         names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
         rows += [
             (name.removeprefix("test_").replace("_", " "), f"`{path.stem}`")

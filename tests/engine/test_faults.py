@@ -1,14 +1,16 @@
 """What a server leaves behind when one of its processes is killed, and when the disk is full."""
 
+import os
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -18,6 +20,34 @@ from served import Server, body, complete, left_behind, serve, wait_for_end
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 GONE_S = 30.0
+KILLS = int(os.environ.get("SOAK_KILLS", "100"))  # of which the first two are no soak
+VICTIMS = ("engine core", "api server", "worker")
+
+
+class Point(NamedTuple):
+    """What is killed, so long after clients began to ask; `which` of the workers, from 0 to 1."""
+
+    victim: str
+    after_s: float
+    which: float
+
+    def kill(self, server: Server) -> None:
+        match self.victim:
+            case "engine core":
+                server.engine_core().kill()
+            case "api server":
+                server.process.kill()
+            case "worker":
+                workers = server.workers()
+                workers[int(self.which * len(workers))].kill()
+
+
+def points() -> Iterator[Any]:
+    rng = random.Random(3)
+    for number in range(max(KILLS, 2)):
+        point = Point(VICTIMS[number % 3], round(rng.uniform(0.0, 4.0), 2), rng.random())
+        marks = [pytest.mark.soak] if number >= 2 else []
+        yield pytest.param(point, id=f"{point.victim} after {point.after_s} s", marks=marks)
 
 
 @pytest.fixture
@@ -28,13 +58,31 @@ def sockets() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def ask(server: Server, answers: list[str]) -> None:
+def crowd() -> list[dict[str, Any]]:
+    """Prompts that take seconds, and answers that are under way meanwhile."""
+    long = [body(prompt(16_000, seed=300 + i), 8) for i in range(4)]
+    decoding = [body(prompt(50, seed=310 + i), 600, stream=True) for i in range(4)]
+    return [*decoding, *long]
+
+
+class Outcome(NamedTuple):
+    """What a client got, and when."""
+
+    text: str
+    at: float
+
+    @property
+    def answered(self) -> bool:
+        return self.text == "answered"
+
+
+def outcome(server: Server, request: dict[str, Any]) -> Outcome:
     try:
-        request = body(prompt(16_000, 300), 8)
-        answer = httpx.post(f"{server.url}/v1/completions", json=request, timeout=60)
-        answers.append(str(answer.status_code))
-    except httpx.TransportError as error:
-        answers.append(repr(error))
+        tokens = complete(server, request)
+    except (httpx.TransportError, AssertionError, KeyError) as error:
+        return Outcome(repr(error), time.monotonic())
+    full = len(tokens) == request["max_tokens"]
+    return Outcome("answered" if full else f"{len(tokens)} tokens, no error", time.monotonic())
 
 
 def listens(path: Path) -> bool:
@@ -47,30 +95,34 @@ def listens(path: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("victim", ["engine core", "api server"])
+@pytest.mark.parametrize("point", points())
 def test_a_killed_process_takes_all_others_with_it(
-    victim: str, sockets: Path, tmp_path: Path
+    point: Point, sockets: Path, tmp_path: Path
 ) -> None:
-    engine = Engine("llama", 2, V, environment={"VLLM_RPC_BASE_PATH": str(sockets)})
-    with serve(engine, tmp_path) as server:
+    places = {"VLLM_RPC_BASE_PATH": str(sockets), "TMPDIR": str(tmp_path)}
+    with serve(Engine("llama", 2, V, environment=places), tmp_path) as server:
         family, segments = server.family(), server.shared_memory()
         assert len(server.workers()) == 2
         assert segments
         assert any(map(listens, sockets.iterdir()))
-        answers: list[str] = []
-        asking = threading.Thread(target=ask, args=(server, answers))
-        asking.start()
-        time.sleep(1.0)
-        assert server.metric("vllm:num_requests_running") == 1
-        assert not answers
-        (server.engine_core() if victim == "engine core" else server.process).kill()
-        seconds = wait_for_end(server, family, GONE_S)
-        print(f"{victim} killed: all gone after {seconds:.1f} s; the client got {answers}")
-        asking.join(60)
-        assert answers
-        assert answers != ["200"]
+        assert list(tmp_path.glob("*.board"))
+        requests = crowd()
+        with ThreadPoolExecutor(len(requests)) as pool:
+            asking = [pool.submit(outcome, server, request) for request in requests]
+            time.sleep(point.after_s)
+            killed = time.monotonic()
+            point.kill(server)
+            seconds = wait_for_end(server, family, GONE_S)
+            outcomes = [one.result(60) for one in asking]
+        print(f"{point}: all gone after {seconds:.1f} s; clients got {outcomes}")
+        assert all(one.answered for one in outcomes if one.at < killed), outcomes
+        late = [one for one in outcomes if one.at >= killed]
+        assert len(late) >= 2, "nobody was waiting"
+        assert not any(one.answered or "no error" in one.text for one in late), late
+        assert max(one.at for one in late) - killed < GONE_S
         assert not left_behind(segments, 5)
         assert not [path for path in sockets.iterdir() if listens(path)]
+        assert not left_behind(set(tmp_path.glob("*.board")), 5)
 
 
 @pytest.fixture

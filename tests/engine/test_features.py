@@ -1,5 +1,6 @@
 """vLLM features under a V: each answers as stock vLLM with the same settings on one rank."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from engine_runs import (
     prompt,
     run,
 )
+from made_weights import awq_checkpoint, int8_checkpoint
 from test_same_answers import largest_difference
 
+from vllm_vpp.bench.architectures import ModelSpec
 from vllm_vpp.bench.models import checkpoint, tiny
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
@@ -39,7 +42,10 @@ def together(**more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Feature:
-    """Engine settings shared by both sides, and what both are asked. `tensor`: ranks per rank."""
+    """Engine settings shared by both sides, and what both are asked.
+
+    `tensor`: processes per rank. `quantised` writes the checkpoint into a folder.
+    """
 
     architecture: str = "llama"
     model: dict[str, Any] = field(default_factory=dict)
@@ -47,11 +53,12 @@ class Feature:
     steps: tuple[dict[str, Any], ...] = (alone(), together())
     tensor: int = 1
     vpp: dict[str, Any] = field(default_factory=lambda: V)
+    quantised: Callable[[Path, ModelSpec], str] | None = None
 
     def engine(self, ranks: int, vpp: dict[str, Any] | None, folder: Path) -> Engine:
         """Keeps what it learns in `folder`."""
         sizes = {"layers": LAYERS, "max_positions": MAX_MODEL_LEN} | self.model
-        options = {"model": str(checkpoint(tiny(self.architecture, **sizes)))} | self.options
+        options = {"model": self.weights(tiny(self.architecture, **sizes), folder)} | self.options
         processes = ranks * self.tensor
         cores = "|".join(str(i % 2) for i in range(processes))
         environment = {"VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_CACHE_ROOT": str(folder)}
@@ -60,6 +67,12 @@ class Feature:
         if vpp is None:
             environment["VLLM_PLUGINS"] = ""
         return Engine(self.architecture, ranks, vpp, options=options, environment=environment)
+
+    def weights(self, spec: ModelSpec, folder: Path) -> str:
+        if self.quantised is None:
+            return str(checkpoint(spec))
+        made = folder / "model"
+        return str(made) if made.exists() else self.quantised(made, spec)
 
 
 FEATURES = {
@@ -80,6 +93,13 @@ FEATURES = {
                 "sampling": {"n": 3, "temperature": 0.9, "seed": 5, "max_tokens": 12},
             },
         ),
+    ),
+    "int8 weights (compressed-tensors, W8A8)": Feature(quantised=int8_checkpoint, steps=(alone(),)),
+    "AWQ weights (4 bits)": Feature(
+        model={"dtype": "float16"},
+        options={"dtype": "float16"},
+        quantised=awq_checkpoint,
+        steps=(alone(),),
     ),
     "pooling": Feature(
         options={"runner": "pooling", "convert": "embed", "skip_tokenizer_init": False},

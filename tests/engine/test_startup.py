@@ -148,7 +148,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"},
     },
     "data_parallel_size": {"data_parallel_size": 2},
-    "enable_lora": {"enable_lora": True},
     "weight_transfer_config": {"weight_transfer_config": {"backend": "nccl"}},
     "enable_prompt_embeds": {"enable_prompt_embeds": True},
     "cpu_offload_gb": {"cpu_offload_gb": 1},

@@ -101,6 +101,16 @@ def test_ranks_run_the_order_that_the_dispatcher_decides(recorded: Run) -> None:
     assert decided.actions[0] != simulated(recorded, batches, order="async").actions[0]
 
 
+def test_a_chunk_does_not_wait_for_the_result_of_the_one_before(recorded: Run) -> None:
+    """No token is sampled in the middle of a prompt: as many chunks as may be are under way."""
+    chunks = [b.index for b in long_prompt(recorded) if b.tokens > 1]
+    others = recorded.timeline.layout.depth() - 1
+    for number, index in enumerate(chunks[:-others]):
+        result = recorded.result_ns[index]
+        after = [later for later in chunks[number + 1 :] if recorded.submitted_ns[later] < result]
+        assert len(after) >= others, f"chunk {number} has only {len(after)} behind it"
+
+
 def simulated(run: Run, batches: list[MicroBatch], order: str = "greedy") -> Schedule:
     """The order for these micro-batches on ranks at rest; decode waits for the token before."""
     layout, cost = run.timeline.layout, StageCost.by_layers(run.law, run.layers)

@@ -124,3 +124,11 @@ def test_the_dashboard_asks_for_metrics_that_exist(board: Board) -> None:
     asked = set(re.findall(r"vllm:vpp_[a-z_]+", text))
     assert asked
     assert asked <= names
+
+
+def test_a_rank_that_ends_takes_the_file_of_a_killed_engine_away(config: Any, board: Board) -> None:
+    rank = RankMeter(Board.join(config), 1)
+    RankMeter(None, 0).close()
+    assert board.path.exists()
+    rank.close()
+    assert not board.path.exists()

@@ -1,4 +1,4 @@
-"""Outputs that the next micro-batch would overwrite are copied before they are handed on."""
+"""How outputs are handed on: copied where they would be overwritten, each sweep on its own way."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -48,3 +48,41 @@ def test_an_output_of_its_own_is_not_copied() -> None:
 def test_outputs_of_graphs_are_copied() -> None:
     residual = torch.ones(3, 4)
     assert sent(True, residual, torch.zeros(8, 4)) is not residual
+
+
+class _Group:
+    """Stands in for vLLM's pipeline group: notes where it was asked to send."""
+
+    def __init__(self) -> None:
+        self.use_cpu_custom_send_recv = True
+        self.rank_in_group, self.group_ranks = 0, [[0, 1]]
+        self.device, self.device_group = SimpleNamespace(type="cpu"), None
+        self.device_communicator = None
+        self.sent: list[int | None] = []
+
+    def isend_tensor_dict(self, tensors: Any, dst: int | None = None, **options: Any) -> list[Any]:
+        self.sent.append(dst)
+        return []
+
+
+def test_each_sweep_has_a_communicator_that_never_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one for all sweeps, or vLLM's synchronous path on a CPU, two ranks that send hang."""
+    from vllm_vpp.plugin import transport
+
+    groups = [_Group() for _ in range(3)]
+    made = iter(groups[1:])
+    state = SimpleNamespace(
+        get_pp_group=lambda: groups[0],
+        get_tp_group=lambda: None,
+        get_world_group=lambda: SimpleNamespace(local_rank=0),
+        init_model_parallel_group=lambda *args, **options: next(made),
+    )
+    monkeypatch.setattr(transport, "parallel_state", state)
+    monkeypatch.setattr("torch.distributed.get_backend", lambda group: "gloo")
+    built = transport.Transport(Layout(2, 3), copies=False)
+    assert [group.use_cpu_custom_send_recv for group in groups] == [False] * 3
+    for stage in (1, 3, 5):
+        built.send(stage, {}, {})
+    assert [group.sent for group in groups] == [[1], [0], [1]]
+    built.send(4, {"x": 1}, {})  # the turn to stage 4 is on this rank
+    assert built.links[4].take().tensors == {"x": 1}

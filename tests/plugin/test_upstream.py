@@ -19,7 +19,16 @@ pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
 
 # What our classes add, for their own use; everything else must override something.
-HOST = {"_last", "_meter", "_record", "_recorder", "vpp_run", "_run", "_run_stage"}
+HOST = {
+    "_last",
+    "_meter",
+    "_of_stages",
+    "_record",
+    "_recorder",
+    "vpp_run",
+    "_run",
+    "_run_stage",
+}
 SCHEDULER = {
     "_cached_tokens",
     "_holding_back",
@@ -38,6 +47,7 @@ OWN: dict[str, set[str]] = {
     "VPPAsyncScheduler": SCHEDULER | {"_may_go_ahead"},
     "VPPCPUWorker": HOST,
     "VPPGPUWorker": HOST,
+    "SparingWrapper": set(),
     "StageOutputs": set(),
 }
 CLASSES = {
@@ -46,6 +56,7 @@ CLASSES = {
     "VPPAsyncScheduler": "async_scheduler",
     "VPPCPUWorker": "worker_cpu",
     "VPPGPUWorker": "worker_gpu",
+    "SparingWrapper": "adapters",
     "StageOutputs": "kv_transfer",
 }
 # Where the symbols of borders that are named by their class alone are defined.
@@ -54,6 +65,8 @@ MODULES = {
     "Worker": "vllm.v1.worker.gpu_worker",
     "GPUModelRunner": "vllm.v1.worker.gpu_model_runner",
     "CompilationConfig": "vllm.config.compilation",
+    "LoRAModelManager": "vllm.lora.model_manager",
+    "WorkerLoRAManager": "vllm.lora.worker_manager",
     "Scheduler": "vllm.v1.core.sched.scheduler",
     "Request": "vllm.v1.request",
     "MultiprocExecutor": "vllm.v1.executor.multiproc_executor",

@@ -43,6 +43,16 @@ BORDERS = (
         "only the compile warm-up allocates it, and eager mode on the CPU has none",
     ),
     Border(
+        "LoRAModelManager.punica_wrapper_mapping",
+        "on a CPU, its wrappers are made `adapters.SparingWrapper`",
+        "vLLM's kernels give the last adapter to requests without one that share its step",
+    ),
+    Border(
+        "WorkerLoRAManager._adapter_manager",
+        "read",
+        "the only way to the wrappers of a model runner",
+    ),
+    Border(
         "CompilationConfig.static_forward_context, static_all_moe_layers",
         "a fresh one per stage",
         "KV specs are read from it, and each stage has its own layers",

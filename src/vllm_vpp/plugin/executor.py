@@ -45,6 +45,7 @@ class VPPExecutor(MultiprocExecutor):
         self.layout = engine_config.layout_of(self.vllm_config)
         end_with_parent()
         self.meter = EngineMeter(Board.create(self.vllm_config) if self.settings.metrics else None)
+        self.pace = Pace.start(self.vllm_config)
         super()._init_executor()
         dispatcher = Dispatcher(
             order=Order.of(self.settings.order, self.layout),
@@ -52,7 +53,6 @@ class VPPExecutor(MultiprocExecutor):
         )
         self.flow = Flow(dispatcher, self._send, lambda reply: tokens_of(reply.output))
         self.ahead = Ahead()
-        self.pace = Pace.start(self.vllm_config)
         self.pace.use(dispatcher)
         self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
         record_machine(self.settings.trace_dir, _device(self.parallel_config))

@@ -58,6 +58,11 @@ class RankMeter:
         self._sent: dict[int, int] = {}
         self._taken: dict[int, int] = {}
 
+    def close(self) -> None:
+        """Take the board away: the engine may have been killed before it could."""
+        if self._board is not None:
+            self._board.remove()
+
     def sender(self, stage: int) -> Callable[[int], None]:
         """Call it with the time whenever an input of `stage` is sent."""
 

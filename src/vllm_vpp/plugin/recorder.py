@@ -29,7 +29,9 @@ class Recorder:
             return
         path = Path(folder) / f"{name}.jsonl"
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            handle = os.open(path, flags, 0o600)
+            os.fchmod(handle, 0o600)  # one of an earlier run may be open to others
             self._file = os.fdopen(handle, "w", encoding="ascii")
         except OSError as error:
             self._stop(error)
@@ -52,6 +54,13 @@ class Recorder:
         except OSError as error:
             self._stop(error)
         self._lines.clear()
+
+    def close(self) -> None:
+        """Write what was kept; nothing more is recorded."""
+        self.flush()
+        if self.enabled:
+            self._file.close()
+        self.enabled = False
 
     def _stop(self, error: OSError) -> None:
         self.enabled = False

@@ -151,12 +151,6 @@ REFUSALS = (
         fix="leave kv_transfer_config out, or use one machine",
     ),
     Refusal(
-        feature="enable_lora",
-        found=lambda c: _if(c.lora_config, True),
-        why="adapters are not shown to give the same answers",
-        fix="leave it out",
-    ),
-    Refusal(
         feature="multimodal model",
         found=lambda c: _if(c.model_config.is_multimodal_model, c.model_config.model),
         why="encoder outputs are not passed between stages",

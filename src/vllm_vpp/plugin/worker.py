@@ -18,6 +18,7 @@ from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from vllm_vpp.errors import UnsupportedError
 from vllm_vpp.plugin import engine_config, partition
+from vllm_vpp.plugin.adapters import AdapterHost, spare_other_rows
 from vllm_vpp.plugin.ahead import cut_dropped, fill
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.clock import Clock
@@ -46,7 +47,7 @@ def _refused(name: str) -> Any:
     return refuse
 
 
-class StageHost:
+class StageHost(AdapterHost):
     """Mixin: put it before the platform's worker class and name that class in `base`."""
 
     base: type[WorkerBase]
@@ -106,6 +107,7 @@ class StageHost:
         for stage in self.stages.values():
             with stage.active():
                 stage.worker.load_model(**options)
+                spare_other_rows(stage.worker.model_runner)
                 stage.ensure_input_buffers()
 
     def get_kv_cache_spec(self) -> list[dict[str, Any]]:
@@ -167,7 +169,8 @@ class StageHost:
 
     def shutdown(self) -> None:
         """End the receiving threads before vLLM destroys the groups that they wait on."""
-        self.recorder.flush()
+        self.recorder.close()
+        self.meter.close()
         for stage in self.stages.values():
             stage.connector.shutdown()
         ended = self.transport.stop()
