@@ -16,7 +16,7 @@ from vllm_vpp.bench.document import document
 from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.smollm2 import long_context, smollm2
 from vllm_vpp.bench.stats import Ratio, paired_ratio
-from vllm_vpp.core.machine import machine
+from vllm_vpp.machine import machine
 
 __all__ = ["CPP", "VPP", "Demo", "run"]
 

@@ -13,9 +13,9 @@ from typing import Any
 from vllm_vpp.bench.compare import Measured, compare
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Suite
-from vllm_vpp.core.machine import machine
 from vllm_vpp.core.trace import read_run
 from vllm_vpp.errors import InputError
+from vllm_vpp.machine import machine
 
 __all__ = ["run_suite"]
 

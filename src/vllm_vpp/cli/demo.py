@@ -151,7 +151,7 @@ def _as_html(found: "Demo") -> str:
 
     from rich.console import Console
 
-    from vllm_vpp.core.machine import machine
+    from vllm_vpp.machine import machine
 
     text = io.StringIO()
     console = Console(file=text, width=100)

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vllm_vpp.core.machine import machine
+from vllm_vpp.machine import machine
 from vllm_vpp.plugin.log import logger
 
 __all__ = ["Recorder", "record_machine"]
