@@ -127,22 +127,22 @@ def test_plan_runs_a_workload(tmp_path: Path) -> None:
 def test_plan_says_what_a_bound_on_the_time_between_tokens_costs() -> None:
     words = [*QWEN, "--ranks", "2", "--prompts", "64K,16K"]
     alone = plan(*words)
-    tight, loose, hopeless = (plan(*words, "--itl-target-ms", ms) for ms in ("1500", "1e6", "0.01"))
+    tight, loose, hopeless = (plan(*words, "--itl-target-ms", ms) for ms in ("700", "1e6", "0.01"))
     fastest = alone["prompts"][0]["fastest"]
     assert sum(tight["itl"]["chunks"]) == 65536, "the longest prompt"
     (option,) = (o for o in alone["prompts"][0]["options"] if o["name"] == fastest)
-    assert max(tight["itl"]["chunks"]) < max(option["chunks"])
+    assert len(tight["itl"]["chunks"]) > len(option["chunks"])
     assert tight["itl"]["slower"] > 0.01
-    assert tight["itl"]["reached"] <= 1.5
+    assert tight["itl"]["reached"] <= 0.7
     assert loose["itl"]["slower"] == pytest.approx(0, abs=1e-9)
     assert loose["itl"]["chunks"] == option["chunks"]
     assert hopeless["itl"]["ttft"] is None
-    assert '"itl_target_ms": 1500' in tight["prompts"][0]["serve"]
+    assert '"itl_target_ms": 700' in tight["prompts"][0]["serve"]
     assert "itl" not in alone
 
 
 def test_plan_prints_one_line_about_the_bound() -> None:
-    for ms, words in (("1500", ["chunks of", "TTFT"]), ("0.01", ["out of reach"])):
+    for ms, words in (("700", ["chunks of", "TTFT"]), ("0.01", ["out of reach"])):
         text = run("plan", *QWEN, "--prompts", "16K,32K", "--itl-target-ms", ms).stdout
         found = [line for line in text.splitlines() if line.startswith("One prompt of 32,768 t")]
         assert len(found) == 1

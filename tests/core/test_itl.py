@@ -82,3 +82,13 @@ def test_without_a_tight_target_the_chunks_are_the_policys() -> None:
     bound = ItlBound(target=3600, law=LAW, ranks=2, in_flight=5)
     policy = make_policy({"policy": "fixed", "chunk": 4096}, law=LAW, ranks=2)
     assert bound.chunks(policy, 10_000, limit=8192, block=BLOCK) == (4096, 4096, 1808)
+
+
+def test_what_a_bound_cuts_off_a_planned_chunk_joins_the_next() -> None:
+    law = QuadraticCost(c0=0.02, b=2e-4, a=0.0)
+    plan = {"policy": "list", "chunks": [1024, 3296, 3296, 3296, 3296, 512]}
+    policy = make_policy(plan, law=law, ranks=2)
+    bound = ItlBound(target=0.66, law=law, ranks=2, in_flight=2)
+    assert bound.most(0, BLOCK, (0,)) == 3184
+    chunks = bound.chunks(policy, 14_720, limit=1 << 20, block=BLOCK)
+    assert chunks == (1024, 3184, 3184, 3184, 3184, 960)

@@ -146,20 +146,21 @@ def test_auto_names_its_choice(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_requests_that_decode_get_their_tokens_in_time_beside_a_long_prompt(tmp_path: Path) -> None:
     """The law that the first engine learns is what the second one goes by."""
-    options = {"max_num_batched_tokens": 2048}
+    options = {"max_num_batched_tokens": 1024}
     environment = {"VLLM_CACHE_ROOT": str(tmp_path / "cache")}
-    beside = {"do": "beside", "decoding": prompt(50, seed=61), "prompt": prompt(24_000, seed=62)}
-    steps = [together(16_000), {**beside, "name": "once"}, {**beside, "name": "again"}]
-    engine = Engine("llama", 2, V, caching=False, options=options, environment=environment)
+    beside = {"do": "beside", "decoding": prompt(50, seed=61), "prompt": prompt(16_000, seed=62)}
+    steps = [together(12_000), {**beside, "name": "beside"}]
+    vpp = {**V, "in_flight": 2}
+    engine = Engine("llama", 2, vpp, caching=False, options=options, environment=environment)
     free = run(engine, steps, 300)
-    usual = statistics.median(free["again"]["gaps"])
+    usual = statistics.median(free["beside"]["gaps"])
     trace = tmp_path / "trace"
-    vpp = {**V, "itl_target_ms": 500 * usual, "trace_dir": str(trace)}
+    vpp |= {"itl_target_ms": 600 * usual, "trace_dir": str(trace)}
     bound = run(replace(engine, vpp=vpp), steps, 300)
-    found = statistics.median(bound["again"]["gaps"])
-    print(f"ITL beside a prompt: {usual * 1e3:.1f} ms, with a bound of half: {found * 1e3:.1f} ms")
-    assert found < 0.75 * usual
-    assert bound["again"]["tokens"] == free["again"]["tokens"]
+    found = statistics.median(bound["beside"]["gaps"])
+    print(f"ITL beside a prompt: {usual * 1e3:.0f} ms, bound to 60% of it: {found * 1e3:.0f} ms")
+    assert found < 0.85 * usual
+    assert bound["beside"]["tokens"] == free["beside"]["tokens"]
     batches = read_run(trace).timeline.micro_batches
     mixed = [m for m in batches if {1} < {chunk.tokens for chunk in m.chunks}]
-    assert max(m.tokens for m in mixed) < 2048
+    assert max(m.tokens for m in mixed) < 1024

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from vllm_vpp.core.batch import MicroBatch
 from vllm_vpp.core.chunking import Policy, View, next_chunk
+from vllm_vpp.core.chunking.carried import carried
 from vllm_vpp.core.cost import Law
 
 __all__ = ["ItlBound"]
@@ -46,6 +47,7 @@ class ItlBound:
 
     def chunks(self, policy: Policy, length: int, *, limit: int, block: int) -> tuple[int, ...]:
         """Chunks of a whole prompt that keep to the target beside one request that decodes."""
+        policy = carried(policy) or policy
         sizes: list[int] = []
         at = 0
         while at < length:

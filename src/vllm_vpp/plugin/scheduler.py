@@ -15,6 +15,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from vllm_vpp.core.chunking import View, heeds_load
+from vllm_vpp.core.chunking.carried import carried
 from vllm_vpp.plugin.chunks import Limits, Prompt, decode_budget, step_limits
 from vllm_vpp.plugin.pace import Pace
 
@@ -103,6 +104,7 @@ class VPPScheduler(Scheduler):
         if most is not None:
             maximum = min(maximum, most + len(decodes))
             most = min(most, threshold or most)
+            policy = carried(policy)
         if policy is None and (threshold or not (packing and packing.watches)):
             return Limits(maximum, None).each(most)
         decoding = sum(r.num_output_tokens > 0 for r in self.running)
