@@ -193,3 +193,30 @@ def test_equal_input_gives_equal_order(name: OrderName) -> None:
     table = Table({key: (1 + sum(key) % 3) / NS for key in keys})
     case = Case(Order(name, layout), 7, batches, table, table)
     assert engine(case, lambda: True) == engine(case, lambda: True)
+
+
+def test_nobody_overtakes_a_held_micro_batch() -> None:
+    """So what it waits for is settled without anybody waiting for a result; so it is in a fork."""
+    layout = Layout(2, 2)
+    keys = [(s, m) for s in range(4) for m in range(2)]
+    cost = Table(dict.fromkeys(keys, 2 / NS))
+    dispatcher = Dispatcher(Order(OrderName.GREEDY, layout), cost)
+    dispatcher.submit(MicroBatch(0, ()))
+    before = [p.action for p in dispatcher.settle()]
+    assert Action(3, 0) not in before, "a newcomer might come first"
+    dispatcher.submit(MicroBatch(1, ()), after=0)
+    fork = dispatcher.fork()
+    found = [[(p.action, p.start_ns) for p in d.settle(closed=True)] for d in (fork, dispatcher)]
+    assert found[0] == found[1]
+    fork.check()
+    dispatcher.check()
+    assert found[0][-1] == (Action(3, 1), 14)
+
+
+def test_a_held_micro_batch_lets_settle_what_it_waits_for() -> None:
+    layout = Layout(2, 2)
+    cost = Table({(s, m): 2 / NS for s in range(4) for m in range(2)})
+    dispatcher = Dispatcher(Order(OrderName.GREEDY, layout), cost)
+    for index in range(2):
+        dispatcher.submit(MicroBatch(index, ()), after=index - 1 if index else None)
+    assert [p.action for p in dispatcher.settle()][:4] == [Action(s, 0) for s in range(4)]

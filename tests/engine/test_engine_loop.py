@@ -384,6 +384,8 @@ def steps_of(ahead: bool, *prompts: int, which: int = 1) -> list[tuple[Step, int
         core.scheduler.add_request(Request(f"r{number}", [1] * length, params, None))
     while core.scheduler.has_requests() or core.batch_queue:
         core.step_with_batch_queue()
+    empty = [step for step, _ in steps if not step.tokens]
+    assert len(empty) <= len(prompts), "more than those that say that a request has ended"
     return [(step, behind) for step, behind in steps if step.tokens]
 
 

@@ -163,4 +163,4 @@ def test_requests_that_decode_get_their_tokens_in_time_beside_a_long_prompt(tmp_
     assert bound["beside"]["tokens"] == free["beside"]["tokens"]
     batches = read_run(trace).timeline.micro_batches
     mixed = [m for m in batches if {1} < {chunk.tokens for chunk in m.chunks}]
-    assert max(m.tokens for m in mixed) < 1024
+    assert len(mixed) > 16_000 / 1024 + 1, "no chunk was smaller"
