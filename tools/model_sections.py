@@ -49,7 +49,8 @@ def tau_section() -> str:
         f"## {result['title']}\n\n![Chunk times against chunk number, with line and band]"
         "(tau.svg)\n\nMedians over rounds; compute of both ranks. On this machine vLLM runs latent "
         "attention without chunks, so layers of a small DeepSeek-V3 were timed alone, on one core "
-        "with PyTorch's kernels; their prefix is built again for every chunk.\n\n"
+        "with PyTorch's kernels, in chunks of 512; their prefix is built again for every chunk."
+        "\n\n"
         + table(head, rows)
         + "\n"
         + "\n".join(said)
