@@ -95,7 +95,7 @@ def listens(path: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("point", points())
+@pytest.mark.parametrize("point", list(points()))
 def test_a_killed_process_takes_all_others_with_it(
     point: Point, sockets: Path, tmp_path: Path
 ) -> None:

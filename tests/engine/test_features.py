@@ -113,8 +113,12 @@ FEATURES = {
     ),
 }
 
+SLOW = {"AWQ weights (4 bits)"}
 
-@pytest.mark.parametrize("name", FEATURES)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in FEATURES]
+)
 def test_a_feature_answers_like_stock_vllm(name: str, tmp_path: Path) -> None:
     feature = FEATURES[name]
     reference = run(feature.engine(1, None, tmp_path), feature.steps)
