@@ -50,12 +50,7 @@ def tau_section() -> str:
         "(tau.svg)\n\nMedians over rounds; compute of both ranks. On this machine vLLM runs latent "
         "attention without chunks, so layers of a small DeepSeek-V3 were timed alone, on one core "
         "with PyTorch's kernels, in chunks of 512; their prefix is built again for every chunk."
-        "\n\n"
-        + table(head, rows)
-        + "\n"
-        + "\n".join(said)
-        + "\n\n"
-        + origin(result)
+        "\n\n" + table(head, rows) + "\n" + "\n".join(said) + "\n\n" + origin(result)
     )
 
 
