@@ -50,12 +50,7 @@ def tau_section() -> str:
         "(tau.svg)\n\nMedians over rounds; compute of both ranks. On this machine vLLM runs latent "
         "attention without chunks, so layers of a small DeepSeek-V3 were timed alone, on one core "
         "with PyTorch's kernels, in chunks of 512; their prefix is built again for every chunk."
-        "\n\n"
-        + table(head, rows)
-        + "\n"
-        + "\n".join(said)
-        + "\n\n"
-        + origin(result)
+        "\n\n" + table(head, rows) + "\n" + "\n".join(said) + "\n\n" + origin(result)
     )
 
 
@@ -100,10 +95,7 @@ def arms_section() -> str:
         f"simulator, with costs fitted to {' and '.join(FITTED)} (R² {cost.r_squared:.4f}); the "
         "error is that of the time once the machine's drift between the runs is taken off. "
         f"Of {STOCK}, only what the client sees: it has half as many cores, since on a CPU it "
-        "runs no eager model on two ranks.\n\n"
-        + table(head, rows)
-        + "\n"
-        + origin(result)
+        "runs no eager model on two ranks.\n\n" + table(head, rows) + "\n" + origin(result)
     )
 
 
