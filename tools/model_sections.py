@@ -94,10 +94,8 @@ def arms_section() -> str:
         f"## {result['title']}\n\nPredictions run the chunks of the arm's run through the "
         f"simulator, with costs fitted to {' and '.join(FITTED)} (R² {cost.r_squared:.4f}); the "
         "error is that of the time once the machine's drift between the runs is taken off. "
-        f"{STOCK}, has half as many cores; on a CPU it runs no eager model on two ranks.\n\n"
-        + table(head, rows)
-        + "\n"
-        + origin(result)
+        f"Of {STOCK}, only what the client sees: it has half as many cores, since on a CPU it "
+        "runs no eager model on two ranks.\n\n" + table(head, rows) + "\n" + origin(result)
     )
 
 

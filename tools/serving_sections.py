@@ -72,7 +72,8 @@ def mixed_section() -> str:
         + table(head, mixed_rows(result, case))
         for case, lengths in result["prompt_tokens"].items()
     ]
-    return "\n".join([f"## {result['title']}\n", *parts, origin(result)])
+    words = "TTFT of the requests of all rounds; ratios are those of a round's mean.\n"
+    return "\n".join([f"## {result['title']}\n", words, *parts, origin(result)])
 
 
 def within(ratio: Ratio, limit: float) -> str:

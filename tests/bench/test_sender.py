@@ -29,7 +29,7 @@ def test_others_follow_at_their_times_while_nobody_calls() -> None:
     wait_until(lambda: len(sent) == 3)
     assert sent == [1, 2, 0]
     late = [(ns - began) * 1e-9 - at for ns, at in zip(sender.sent_ns, (0.2, 0, 0.1), strict=True)]
-    assert all(0 <= seconds < 0.08 for seconds in late), late
+    assert all(0 <= seconds < 0.5 for seconds in late), late
 
 
 def test_a_client_waits_for_an_answer_before_it_sends_again() -> None:
