@@ -3,8 +3,8 @@
 vLLM's asynchronous scheduler plans a decode step before the token that it computes is sampled. Owns
 which micro-batch samples it, and its way from that micro-batch's result to the model runners of the
 stages, which get what a scheduler that waits would have told them: they run as always, and know
-nothing of it. (vLLM's own way broadcasts the tokens inside its pipeline group, and its V1 model
-runner does so for plain decoding only.)
+nothing of it. vLLM's own way, refused with its V1 model runner, is to broadcast them inside its
+pipeline group.
 """
 
 from collections.abc import Mapping
