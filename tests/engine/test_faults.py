@@ -85,6 +85,12 @@ def outcome(server: Server, request: dict[str, Any]) -> Outcome:
     return Outcome("answered" if full else f"{len(tokens)} tokens, no error", time.monotonic())
 
 
+def wait_until_asked(server: Server) -> None:
+    deadline = time.monotonic() + 60
+    while server.metric("vllm:num_requests_running") == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def listens(path: Path) -> bool:
     """Whether anybody still does; zmq leaves the file of a killed process's socket behind."""
     with socket.socket(socket.AF_UNIX) as probe:
@@ -109,6 +115,7 @@ def test_a_killed_process_takes_all_others_with_it(
         requests = crowd()
         with ThreadPoolExecutor(len(requests)) as pool:
             asking = [pool.submit(outcome, server, request) for request in requests]
+            wait_until_asked(server)
             time.sleep(point.after_s)
             killed = time.monotonic()
             point.kill(server)
