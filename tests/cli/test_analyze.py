@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from vllm_vpp.cli import app
 from vllm_vpp.core.metrics import PARTS, measure
 from vllm_vpp.core.trace import read_run
+from vllm_vpp.errors import InputError
 
 
 def run(*words: str | Path, code: int = 0) -> Result:
@@ -41,6 +42,17 @@ def test_json_has_every_part_and_the_parts_sum(folders: tuple[Path, Path]) -> No
     assert shown["tokens"] == 49_000
     assert len(shown["first_token_seconds"]) == 2
     assert data["comparison"] is None
+
+
+def test_a_line_that_is_being_written_is_left_for_later(folders: tuple[Path, Path]) -> None:
+    whole = read_run(folders[0])
+    path = folders[0] / "rank0.jsonl"
+    kept = path.read_text(encoding="ascii")
+    path.write_text(kept + kept.splitlines()[-1][:-3], encoding="ascii")
+    assert read_run(folders[0]) == whole
+    path.write_text(kept + "[1,\n", encoding="ascii")
+    with pytest.raises(InputError, match="not JSON"):
+        read_run(folders[0])
 
 
 def test_a_trace_without_sizes_has_no_bytes(folders: tuple[Path, Path]) -> None:

@@ -66,6 +66,14 @@ def test_the_busiest_rank_has_the_smallest_possible_load(data: st.DataObject) ->
     assert max(rank_loads(layout, found, costs, first, last)) == best
 
 
+def test_a_single_dear_layer_goes_to_the_rank_without_the_embedding() -> None:
+    costs = [0.0] * 10
+    costs[4] = 1.0
+    layout = Layout(2, 4)
+    split = balanced_split(layout, 10, layer_costs=costs, first_cost=1.0)
+    assert rank_loads(layout, split, costs, 1.0, 0.0) == (1.0, 1.0)
+
+
 def test_head_and_embedding_take_layers_off_their_ranks() -> None:
     split = balanced_split(Layout(2, 2), 30, first_cost=1.0, last_cost=3.0)
     loads = rank_loads(Layout(2, 2), split, [1.0] * 30, 1.0, 3.0)

@@ -4,6 +4,7 @@ Owns the order of runs (each round in turn, every other one reversed, so that a 
 favours nobody) and what is kept of each run. Statistics are in `stats`, pictures in `report`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ __all__ = ["Measured", "chunk_times", "compare"]
 Tell = Callable[[str], object]
 _WARM_TOKENS = 4096  # reaches every kernel and buffer; the whole prompt would take as long as a run
 _WAKE_TOKENS = 1024  # brings back what the system took from an engine while others were measured
+_SETTLED_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,7 @@ def _measure(
     engine: Engine, place: tuple[str, int], requests: Sequence[Request], folder: Path
 ) -> Measured:
     replies = tuple(engine.run(requests))
+    _wait_written(_trace(engine.arm, folder))
     return Measured(
         arm=engine.arm.name,
         case=place[0],
@@ -146,6 +149,16 @@ def _measure(
         peak_bytes=engine.peak_bytes(),
         profile=profile_of(engine.arm, folder),
     )
+
+
+def _wait_written(trace: Path | None) -> None:
+    """Until an idle engine has written all: a rank writes after it has replied."""
+    sizes: list[int] | None = None
+    while trace is not None:
+        before, sizes = sizes, [path.stat().st_size for path in sorted(trace.glob("*.jsonl"))]
+        if sizes == before:
+            return
+        time.sleep(_SETTLED_S)
 
 
 def _trace(arm: Arm, folder: Path) -> Path | None:

@@ -151,17 +151,24 @@ class _Search:
             cuts.append(self.allowed[at])
         return cuts
 
-    def _window(self, cut: int) -> list[int]:
-        """Allowed positions about a cut, later first: ties leave the last stage small."""
+    def _window(self, stage: int, cut: int) -> list[int]:
+        """Possible positions about a cut, later first: ties leave the last stage small.
+
+        Before and after it the other cuts need room.
+        """
+        after = self.layout.stages - 1 - stage
+        possible = self.allowed[stage - 1 : len(self.allowed) - after]
         width = max(3, int(_STATES ** (1 / self.layout.sweeps)))
-        at = bisect_left(self.allowed, cut)
-        start = max(0, min(at - width // 2, len(self.allowed) - width))
-        return self.allowed[start : start + width][::-1]
+        at = bisect_left(possible, cut)
+        start = max(0, min(at - width // 2, len(possible) - width))
+        return possible[start : start + width][::-1]
 
     def _improve(self, cuts: list[int]) -> tuple[tuple[float, float], list[int]]:
         """Best split with every cut in the window about its present position, and its score."""
         states = [
-            np.array(list(product(*(self._window(cuts[k - 1]) for k in frontier))), dtype=np.int64)
+            np.array(
+                list(product(*(self._window(k, cuts[k - 1]) for k in frontier))), dtype=np.int64
+            )
             for frontier in self.frontiers
         ]
         if not states:  # a single stage

@@ -178,8 +178,10 @@ def _spans(
 
 
 def _records(path: Path) -> list[Any]:
+    """Lines that are complete: the last one may be being written, or cut off by a full disk."""
     found = []
-    for number, line in enumerate(path.read_text(encoding="ascii").splitlines(), 1):
+    whole, _, _ = path.read_text(encoding="ascii").rpartition("\n")
+    for number, line in enumerate(whole.splitlines(), 1):
         try:
             found.append(json.loads(line))
         except ValueError:
