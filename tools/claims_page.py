@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from paper_machine import SIZES, PaperMachine, bubble_ratio, makespan
-from results_page import exists, last_token, load, median, of, table, ttft
+from results_page import NOTE, exists, last_token, load, median, of, table, ttft
 from serving_sections import all_answered, of_case
 
 from vllm_vpp.bench.claims import SLACK, Range, Verdict, faster, verdict
@@ -22,7 +22,6 @@ Value = Callable[[Run], float]
 NOT_MEASURED = "not measured"
 NOT_SIMULATED = "not simulated"
 CHUNK = 24 * K
-NOTE = "<!-- written by `make docs`; do not edit -->\n\n"
 
 
 class Claim(NamedTuple):

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from breakdown_section import long_section, short_section
 from claims_page import claims_page
 from model_sections import arms_section, operators_section, tau_picture, tau_section
-from results_page import ROOT, Rows, exists, readme_block, sections, table, timelines
+from results_page import NOTE, ROOT, Rows, exists, readme_block, sections, table, timelines
 from serving_sections import mixed_section, recording_section
 
 PLUGIN = ROOT / "src" / "vllm_vpp" / "plugin"
-NOTE = "<!-- written by `make docs`; do not edit -->\n\n"
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from vllm_vpp.bench.claims import Range
 from vllm_vpp.bench.workloads import paper_lengths
 from vllm_vpp.core.metrics import measure
-from vllm_vpp.sim.paper import BUDGETS, OVERLAP, PROMPT, K, Machine
+from vllm_vpp.sim.paper import BUDGETS, PROMPT, K, Machine, overlapped
 from vllm_vpp.sim.request import Request, at_once
 from vllm_vpp.sim.simulate import Run, simulate
 
@@ -57,7 +57,7 @@ class PaperMachine:
         """Three prompts of 256K tokens at once, chunks of 32K, against the vanilla order."""
         theirs = value(self._variant("vanilla", blocking=True))
         blocked, hidden = (value(self._variant(variant, blocking=b)) for b in (True, False))
-        ours = (1 - OVERLAP) * blocked + OVERLAP * hidden
+        ours = overlapped(blocked, hidden)
         return Range(ours / theirs, ours / theirs)
 
     def idle(self) -> Range:
@@ -66,8 +66,8 @@ class PaperMachine:
             measure(self.machine.run(m, PROMPT, self.chunk, blocking=b).timeline()).idle_ratio
             for m, b in (("cpp", True), ("vpp", False), ("vpp", True))
         ]
-        blocked = OVERLAP * shares[1] + (1 - OVERLAP) * shares[2]
-        return Range(blocked / shares[0], blocked / shares[0])
+        ours = overlapped(shares[2], shares[1])
+        return Range(ours / shares[0], ours / shares[0])
 
     def best_chunks(self) -> dict[int, int]:
         """Best budget of VPP by prompt length."""
@@ -88,7 +88,7 @@ class PaperMachine:
         blocked = run(blocking=True)
         if method != "vpp":
             return blocked
-        return (1 - OVERLAP) * blocked + OVERLAP * run(blocking=False)
+        return overlapped(blocked, run(blocking=False))
 
 
 def _range(values: Sequence[float]) -> Range:

@@ -15,6 +15,7 @@ from vllm_vpp.report.svg import svg
 
 ROOT = Path(__file__).resolve().parent.parent
 Rows = Sequence[tuple[str, ...]]
+NOTE = "<!-- written by `make docs`; do not edit -->\n\n"
 
 
 def table(headings: tuple[str, ...], rows: Rows) -> str:
@@ -197,7 +198,7 @@ def control_section() -> str:
     """Host time outside the model runners."""
     rows: list[tuple[str, ...]] = []
     for name in ("equal", "prefill", "policies", "policies-32k", "moe", "bubble", "short"):
-        if not (ROOT / "results" / f"{name}.json").exists():
+        if not exists(name):
             continue
         result = load(name)
         for arm, c in result["control"].items():

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from results_page import load, of, origin, table
+from results_page import load, mean_ttft, of, origin, table, ttft
 
 from vllm_vpp.bench.mixed import CONVERSATION, PAPER
 from vllm_vpp.bench.overhead import LIVE, NOTHING, TRACE
@@ -19,11 +19,6 @@ _WORDS = {
     CONVERSATION: "The first 15 seconds of a public trace of conversations (Mooncake), arrivals"
     " as they were.",
 }
-
-
-def mean_ttft(run: Run) -> float:
-    """Mean over the requests of a run."""
-    return statistics.fmean(run["ttft"])
 
 
 def all_answered(run: Run) -> float:
@@ -94,7 +89,7 @@ def recording_section() -> str:
         ("a trace, beside live numbers", TRACE, LIVE, 0.01),
         ("both", TRACE, NOTHING, 0.01),
     ):
-        found = pairs(of(result, ours), of(result, theirs), lambda r: float(r["ttft"][0]))
+        found = pairs(of(result, ours), of(result, theirs), ttft)
         said = ("-", "-") if found is None else (str(found), within(found, limit))
         rows.append((what, *said))
     return (

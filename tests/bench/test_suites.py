@@ -14,7 +14,7 @@ NEED_NO_WEIGHTS = ("mixed", "tau", "arms", "recording", "operators", "ablation",
 
 @pytest.fixture(autouse=True)
 def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("arms", "tau", "predicted", "one_prompt"):
+    for module in ("arms", "tau"):
         monkeypatch.setattr(f"vllm_vpp.bench.{module}.checkpoint", lambda spec: Path("model"))
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from vllm_vpp.bench.document import document
 from vllm_vpp.bench.engine import Arm
-from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.bench.models import ModelSpec, checkpoint, small
 from vllm_vpp.bench.smollm2 import long_context, smollm2
 
-__all__ = ["LLAMA_COST", "llama_arm", "random_prompt", "smollm2_arm", "text"]
+__all__ = ["LLAMA_COST", "llama_arm", "made_arm", "random_prompt", "smollm2_arm", "text"]
 
 # The small Llama on two cores without matrix units, as `vllm-vpp calibrate` finds it.
 LLAMA_COST: dict[str, Any] = {"c0": 0.01826, "b": 2.6393e-4, "a": 2.0496e-7}
@@ -30,7 +30,11 @@ def smollm2_arm(name: str, chunk: int, tokens: int, vpp: dict[str, Any]) -> Arm:
 
 def llama_arm(name: str, vpp: dict[str, Any], *, chunk: int = 2048, length: int = 32_800) -> Arm:
     """A Llama of eight layers with random weights on two ranks."""
-    spec = small("llama", layers=8, dtype="bfloat16")
+    return made_arm(name, small("llama", layers=8, dtype="bfloat16"), vpp, chunk, length)
+
+
+def made_arm(name: str, spec: ModelSpec, vpp: dict[str, Any], chunk: int, length: int) -> Arm:
+    """A model with random weights on two ranks."""
     return Arm(
         name=name,
         model=str(checkpoint(spec)),

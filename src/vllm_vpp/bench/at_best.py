@@ -8,9 +8,9 @@ planner finds them best with those laws.
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from vllm_vpp.bench.arms import random_prompt, smollm2_arm, text
-from vllm_vpp.bench.engine import Arm, Request
-from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.bench.arms import made_arm, random_prompt, smollm2_arm, text
+from vllm_vpp.bench.engine import Request
+from vllm_vpp.bench.models import small
 from vllm_vpp.bench.suite import Plan
 
 __all__ = ["moe", "policies", "policies_32k", "prefill"]
@@ -96,17 +96,5 @@ def moe() -> Plan:
     spec = small(
         "qwen3-moe", layers=4, dtype="bfloat16", experts=256, active_experts=1, intermediate=512
     )
-    model = str(checkpoint(spec))
-    arms = [
-        Arm(
-            name=c.name,
-            model=model,
-            ranks=2,
-            chunk=c.chunk,
-            max_model_len=8032,
-            vpp=c.vpp(_MOE_COST),
-            options={"dtype": "bfloat16"},
-        )
-        for c in _MOE
-    ]
+    arms = [made_arm(c.name, spec, c.vpp(_MOE_COST), c.chunk, 8032) for c in _MOE]
     return arms, {"": [Request(prompt=random_prompt(8000, 1), max_tokens=8)]}

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from vllm_vpp.bench.arms import llama_arm, random_prompt
-from vllm_vpp.bench.engine import Arm, Request
-from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.bench.arms import llama_arm, made_arm, random_prompt
+from vllm_vpp.bench.engine import Request
+from vllm_vpp.bench.models import small
 from vllm_vpp.bench.suite import Plan
 
 __all__ = ["bubble", "depth", "sliding"]
@@ -41,14 +41,12 @@ def sliding() -> Plan:
         "hybrid": {"policy": "hybrid", **ramp},
     }
     arms = [
-        Arm(
-            name=f"V, {name}",
-            model=str(checkpoint(spec)),
-            ranks=2,
+        made_arm(
+            f"V, {name}",
+            spec,
+            {"layout": "v"} | ({} if chunking is None else {"chunking": chunking}),
             chunk=2048 if chunking is None else 4096,
-            max_model_len=32_800,
-            vpp={"layout": "v"} | ({} if chunking is None else {"chunking": chunking}),
-            options={"dtype": "bfloat16"},
+            length=32_800,
         )
         for name, chunking in chunkings.items()
     ]

@@ -1,10 +1,10 @@
 """Suites whose results stand beside what the simulator says of them."""
 
+from dataclasses import replace
 from typing import Any
 
 from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt, smollm2_arm, text
-from vllm_vpp.bench.engine import Arm, Request
-from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Plan
 
 __all__ = ["FITTED", "STOCK", "arms", "reality"]
@@ -54,14 +54,7 @@ def arms() -> Plan:
     the others has.
     """
     length = _TOKENS + 16
-    stock = Arm(
-        name=STOCK,
-        model=str(checkpoint(small("llama", layers=8, dtype="bfloat16"))),
-        ranks=1,
-        chunk=2048,
-        max_model_len=length,
-        options={"dtype": "bfloat16"},
-    )
+    stock = replace(llama_arm(STOCK, {}, length=length), ranks=1, vpp=None)
     ramp = {"policy": "ramp", "peak": 1024, "down": 11, "up": 1}
     folded: dict[str, tuple[int, dict[str, Any]]] = {
         "VPP": (512, {"layout": "v"}),

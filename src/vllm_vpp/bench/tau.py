@@ -7,8 +7,8 @@ only without chunks (`vllm.platforms.cpu`), so there its layers are timed alone.
 
 from collections.abc import Callable
 
-from vllm_vpp.bench.arms import random_prompt
-from vllm_vpp.bench.engine import Arm, Request
+from vllm_vpp.bench.arms import made_arm, random_prompt
+from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.layer_timing import Bench, time_layers
 from vllm_vpp.bench.models import ModelSpec, checkpoint, small
 from vllm_vpp.bench.suite import Plan
@@ -33,15 +33,7 @@ def _models() -> dict[str, ModelSpec]:
 def tau() -> Plan:
     """Grouped-query attention, dense and with experts; windows of 1024 tokens in two of three."""
     arms = [
-        Arm(
-            name=name,
-            model=str(checkpoint(spec)),
-            ranks=2,
-            chunk=_CHUNK,
-            max_model_len=_TOKENS + 16,
-            vpp={"layout": "linear"},
-            options={"dtype": "bfloat16"},
-        )
+        made_arm(name, spec, {"layout": "linear"}, _CHUNK, _TOKENS + 16)
         for name, spec in _models().items()
     ]
     return arms, {"": [Request(prompt=random_prompt(_TOKENS, 1))]}

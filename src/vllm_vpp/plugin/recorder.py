@@ -8,7 +8,7 @@ the records lies one file that says what they were made on.
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from vllm_vpp.machine import machine
 from vllm_vpp.plugin.log import logger
@@ -29,10 +29,7 @@ class Recorder:
             return
         path = Path(folder) / f"{name}.jsonl"
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-            handle = os.open(path, flags, 0o600)
-            os.fchmod(handle, 0o600)  # one of an earlier run may be open to others
-            self._file = os.fdopen(handle, "w", encoding="ascii")
+            self._file = _private(path)
         except OSError as error:
             self._stop(error)
             return
@@ -67,16 +64,21 @@ class Recorder:
         logger.warning("vpp: recording stops, serving goes on: %s", error)
 
 
+def _private(path: Path) -> TextIO:
+    """A new file for its owner alone; an earlier one, perhaps open to others, is taken over."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    handle = os.open(path, flags, 0o600)
+    os.fchmod(handle, 0o600)
+    return os.fdopen(handle, "w", encoding="ascii")
+
+
 def record_machine(folder: str | None, device: str) -> None:
     """Write hardware and versions to `<folder>/machine.json`; nothing where no folder is given."""
     if folder is None:
         return
     text = json.dumps(machine() | {"device": device}, indent=1)
     try:
-        handle = os.open(
-            Path(folder) / "machine.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
-        )
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with _private(Path(folder) / "machine.json") as file:
             file.write(text + "\n")
     except OSError as error:
         logger.warning("vpp: hardware and versions are not recorded: %s", error)
