@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from results_page import load, mean_ttft, of, origin, table, ttft
 
+from vllm_vpp.bench.beside import LONG, SHORT
 from vllm_vpp.bench.mixed import CONVERSATION, PAPER
 from vllm_vpp.bench.overhead import LIVE, NOTHING, TRACE
 from vllm_vpp.bench.stats import Ratio, paired_ratio
@@ -69,6 +70,55 @@ def mixed_section() -> str:
     ]
     words = "TTFT of the requests of all rounds; ratios are those of a round's mean.\n"
     return "\n".join([f"## {result['title']}\n", words, *parts, origin(result)])
+
+
+def worst(share: float, values: Callable[[Run], Sequence[float]]) -> Value:
+    """A quantile of what a run holds of some requests."""
+    return lambda run: float(np.quantile(np.array(values(run)), share))
+
+
+def between_tokens(run: Run) -> list[float]:
+    """Seconds from token to token, of all requests that decode."""
+    return [seconds for gaps in run["itl"] for seconds in gaps]
+
+
+def first_tokens(lengths: Sequence[int], length: int) -> Callable[[Run], list[float]]:
+    """TTFT of the requests with prompts of that length."""
+    return lambda run: [t for n, t in zip(lengths, run["ttft"], strict=True) if n == length]
+
+
+def fairness_section() -> str:
+    """Decodes and short requests while long prompts prefill, against the plain pipeline."""
+    result = load("fairness")
+    (lengths,) = result["prompt_tokens"].values()
+    values = (
+        worst(0.5, between_tokens),
+        worst(0.99, between_tokens),
+        worst(0.99, first_tokens(lengths, SHORT)),
+        worst(0.5, first_tokens(lengths, LONG)),
+    )
+    rows = []
+    for arm in result["arms"]:
+        runs = of(result, arm)
+        plain = arm.replace("VPP", "CPP").replace(" + ramp", "")
+        against = [
+            "" if arm == plain else str(pairs(runs, of(result, plain), value) or "-")
+            for value in values[1:]
+        ]
+        cells = [f"{statistics.median(map(value, runs)):.2f}" for value in values]
+        rows.append((arm, *cells, *against))
+    head = (
+        *("", "ITL, s: median", "p99", "TTFT of short ones: p99", "of long ones: median"),
+        *("ITL p99 / CPP, 95% interval", "TTFT p99 of short ones / CPP", "of long ones / CPP"),
+    )
+    words = (
+        "Four requests decode and twelve short ones trickle in while two prompts of "
+        f"{LONG:,} tokens come, all with the same chunk limit. *Shared steps*: with vLLM's "
+        "`long_prefill_token_threshold`, so that short prompts ride beside long ones; each is "
+        "compared with the CPP of its kind. Medians over rounds.\n"
+    )
+    title = f"## {result['title']}\n"
+    return "\n".join([title, words, table(head, rows), origin(result)])
 
 
 def within(ratio: Ratio, limit: float) -> str:

@@ -49,7 +49,7 @@ def test_a_step_waits_for_all_that_are_in_flight() -> None:
     setup = Setup(layout=layout, cost=flat, policy=policy, block=1, limit=101, packing=None)
     requests = [Request(name="d", prompt=1, output=40), Request(name="p", prompt=20_000)]
     run = simulate(requests, setup)
-    bound = ItlBound(target=1.0, law=law, ranks=2, in_flight=layout.depth())
+    bound = ItlBound(target=1.0, law=law, ranks=2, in_flight=layout.depth_beside_decodes())
     beside = run.itl()[3:30]
     assert max(beside) <= bound.seconds(step(0, 100, (1,))) * 1.01
     assert min(beside) >= bound.seconds(step(0, 100, ())) * 0.95

@@ -143,6 +143,19 @@ def test_auto_names_its_choice(tmp_path: Path) -> None:
     assert answers["config"]["max_concurrent_batches"] == 2 * found["sweeps"] + 1
 
 
+def test_no_more_is_in_flight_beside_a_decode_than_in_a_plain_pipeline(tmp_path: Path) -> None:
+    beside = {"do": "beside", "decoding": prompt(50, seed=61), "prompt": prompt(9000, seed=62)}
+    _, trace = recorded({"layout": "v"}, tmp_path, [{**beside, "name": "beside"}])
+    chunks = {m.index: m.chunks for m in trace.timeline.micro_batches}
+    most = {}
+    for index, at in trace.submitted_ns.items():
+        before = [i for i in chunks if i < index and trace.result_ns[i] > at]
+        if chunks.get(index) and any(c.tokens > 1 for i in before for c in chunks[i]):
+            most[index] = len(before) + 1
+    assert len(most) > 9000 // CHUNK
+    assert max(most.values()) == 3, "two ranks and one"
+
+
 @pytest.mark.slow
 def test_requests_that_decode_get_their_tokens_in_time_beside_a_long_prompt(tmp_path: Path) -> None:
     """The law that the first engine learns is what the second one goes by."""

@@ -62,7 +62,7 @@ requests = st.lists(
     drawn=requests,
     layout=st.builds(Layout, st.integers(1, 3), st.integers(1, 3)),
     order=st.sampled_from(OrderName),
-    depth=st.integers(1, 9),
+    depth=st.none() | st.integers(1, 9),
     sharing=st.booleans(),
     limit=st.sampled_from([512, 2048, 1 << 20]),
 )
@@ -71,7 +71,7 @@ def test_every_token_is_computed_once_and_in_order(
     layout: Layout,
     *,
     order: str,
-    depth: int,
+    depth: int | None,
     sharing: bool,
     limit: int,
 ) -> None:
@@ -113,6 +113,20 @@ def test_decodes_go_on_while_another_prompt_is_prefilled() -> None:
     run = simulate([short, long], setup_of())
     mixed = [b for b in run.micro_batches if {c.request for c in b.chunks} == {"short", "long"}]
     assert mixed
+
+
+@pytest.mark.parametrize("layout", [Layout(2, 2), Layout(4, 2), Layout(2, 3)], ids=str)
+def test_requests_that_decode_wait_no_longer_than_in_a_plain_pipeline(layout: Layout) -> None:
+    decoding = [Request(name=f"d{i}", prompt=64, output=60) for i in range(3)]
+    wanted = [*decoding, Request(name="long", prompt=100_000, arrival=0.05)]
+
+    def slowest(layout: Layout, **options: int) -> float:
+        gaps = sorted(simulate(wanted, setup_of(layout, limit=1024, **options)).itl())
+        return gaps[len(gaps) * 99 // 100]
+
+    plain = slowest(Layout(layout.ranks, 1))
+    assert slowest(layout) <= 1.1 * plain
+    assert slowest(layout, depth=layout.depth()) > 1.1 * plain, "deeper would"
 
 
 def test_smaller_priority_and_earlier_arrival_go_first() -> None:

@@ -64,6 +64,7 @@ class Measured:
             "case": self.case,
             "round": self.round,
             "ttft": [reply.ttft for reply in self.replies],
+            "itl": [reply.itl for reply in self.replies],
             "tokens": [list(reply.tokens) for reply in self.replies],
             "logprobs": [list(reply.logprobs) for reply in self.replies],
             "seconds": (max(r.token_ns[-1] for r in self.replies) - self.start_ns) * 1e-9,

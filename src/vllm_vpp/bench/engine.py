@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -104,6 +105,11 @@ class Reply:
     def ttft(self) -> float:
         """Seconds from sending the request to its first token."""
         return (self.token_ns[0] - self.sent_ns) * 1e-9
+
+    @property
+    def itl(self) -> list[float]:
+        """Seconds from each token to the next."""
+        return [(b - a) * 1e-9 for a, b in pairwise(self.token_ns)]
 
 
 class Engine:

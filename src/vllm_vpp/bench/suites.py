@@ -4,7 +4,7 @@ Owns titles, numbers of rounds, and the plans of long prompts, one at a time; pl
 are modules of their own. `compare` runs them, `tools/make_docs.py` turns the files into tables.
 """
 
-from vllm_vpp.bench import at_best, mixed, one_prompt, overhead, predicted, tau, together
+from vllm_vpp.bench import at_best, beside, mixed, one_prompt, overhead, predicted, tau, together
 from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Plan, Suite
@@ -146,6 +146,12 @@ SUITES = {
             title=f"Many lengths over time, divided by {mixed.SCALE}, small Llama",
             rounds=4,
             plan=mixed.mixed,
+        ),
+        Suite(
+            name="fairness",
+            title="Beside long prompts: who decodes and who is short, small Llama",
+            rounds=8,
+            plan=beside.fairness,
         ),
         Suite(
             name="tau",

@@ -110,6 +110,14 @@ class Layout:
         """Micro-batches in flight that keep every rank busy: one per stage and one (theory 5)."""
         return self.stages + 1
 
+    def depth_beside_decodes(self) -> int:
+        """Micro-batches in flight while requests decode beside prompts: those of a plain pipeline.
+
+        The next token of a request waits for all that are in flight (`core.itl`), so a deeper
+        pipeline would starve decodes; chunks of equal time keep all ranks busy with P of them.
+        """
+        return self.ranks + 1
+
 
 @cache
 def _stages_of(layout: Layout, rank: int) -> tuple[int, ...]:

@@ -100,6 +100,8 @@ class VPPScheduler(Scheduler):
         threshold = self.scheduler_config.long_prefill_token_threshold
         running = self._open()
         decodes = [r.num_computed_tokens for r in running if _decodes(r)]
+        if self._crowded(len(running) > len(decodes)):
+            return Limits(0, None)
         most = self._most(running, decodes)
         if most is not None:
             maximum = min(maximum, most + len(decodes))
@@ -121,6 +123,15 @@ class VPPScheduler(Scheduler):
         if not packing.begun(first.request) and packing.fits(limits.prompts):
             return limits
         return limits.at_most(packing.room(first, self.block_size), budget)
+
+    def _crowded(self, prompts: bool) -> bool:
+        """Whether a step has to wait since it would take a prompt and starve those who decode.
+
+        `prompts`: whether running requests have prompt tokens left.
+        """
+        if not self._pace.crowded or not any(r.num_output_tokens for r in self.running):
+            return False
+        return prompts or (bool(self.waiting) and len(self.running) < self.max_num_running_reqs)
 
     def _most(self, running: list[Request], decodes: list[int]) -> int | None:
         """Tokens of prompts that a step may take so that requests get their next token in time.

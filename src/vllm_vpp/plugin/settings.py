@@ -179,6 +179,10 @@ class Settings(BaseModel):
         """Micro-batches that may be in flight."""
         return self.in_flight if self.in_flight is not None else layout.depth()
 
+    def depth_beside_decodes(self, layout: Layout) -> int:
+        """Micro-batches that may be in flight while requests decode beside prompts."""
+        return self.in_flight if self.in_flight is not None else layout.depth_beside_decodes()
+
     def resolve(self, resolved: Resolved) -> "Settings":
         """A copy with what start-up has found."""
         return self.model_copy(update={"resolved": resolved})

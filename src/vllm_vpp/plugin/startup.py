@@ -72,7 +72,10 @@ def _check_target(
     if law is None:
         return
     bound = ItlBound(
-        target=target / 1000, law=law, ranks=layout.ranks, in_flight=settings.depth(layout)
+        target=target / 1000,
+        law=law,
+        ranks=layout.ranks,
+        in_flight=settings.depth_beside_decodes(layout),
     )
     chunk = Chunk("", 0, config.cache_config.block_size or 16)
     least = bound.seconds(MicroBatch(0, (chunk,))) * 1000

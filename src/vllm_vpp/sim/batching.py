@@ -49,7 +49,10 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Batcher:
-    """Mutable queues of the scheduler. `sharing`: whether a micro-batch may mix prompts."""
+    """Mutable queues of the scheduler. `sharing`: whether a micro-batch may mix prompts.
+
+    `beside_decodes`: micro-batches in flight while requests decode beside prompts; None for any.
+    """
 
     policy: Policy
     limit: int
@@ -57,6 +60,7 @@ class Batcher:
     sharing: bool
     max_requests: int
     packing: Packing | None
+    beside_decodes: int | None = None
     all: dict[str, Progress] = field(init=False, default_factory=dict)
     _coming: list[tuple[int, int, str]] = field(init=False, default_factory=list)
     _followers: dict[str, list[Request]] = field(init=False, default_factory=dict)
@@ -64,6 +68,8 @@ class Batcher:
     _decode: list[tuple[tuple[int, int, int], str]] = field(init=False, default_factory=list)
     _running: set[str] = field(init=False, default_factory=set)
     _waiting: int = field(init=False, default=0)
+    _decoding: int = field(init=False, default=0)
+    _under_way: dict[int, bool] = field(init=False, default_factory=dict)
     _heeds_load: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +95,8 @@ class Batcher:
         while self._coming and self._coming[0][0] <= now_ns:
             progress = self.all[heappop(self._coming)[2]]
             insort(self._prefill, (progress.place, progress.request.name))
+        if self._crowded:
+            return None
         chunks: list[Chunk] = []
         if self._decode:
             decoding = self._decode[: self.limit]
@@ -97,6 +105,18 @@ class Batcher:
         if self._prefill:
             chunks += self._prompt_chunks(self.limit - len(chunks))
         return tuple(chunks) or None
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether another micro-batch with a prompt would keep requests that decode waiting."""
+        most = self.beside_decodes
+        if most is None or not self._decoding or len(self._under_way) < most:
+            return False
+        if not any(self._under_way.values()):
+            return False
+        return bool(self._prefill) and (
+            len(self._running) < self.max_requests or self._prefill[0][1] in self._running
+        )
 
     def _decode_chunk(self, progress: Progress) -> Chunk:
         prefix = progress.request.prompt + len(progress.token_ns) - 1
@@ -164,6 +184,7 @@ class Batcher:
 
     def submitted(self, micro_batch: MicroBatch) -> None:
         """Note that a micro-batch is on its way."""
+        self._under_way[micro_batch.index] = any(c.tokens > 1 for c in micro_batch.chunks)
         if self.packing is not None:
             ending = {c.request for c in micro_batch.chunks if self.all[c.request].prefilled}
             self.packing.submitted(micro_batch, ending)
@@ -172,14 +193,18 @@ class Batcher:
         """Note that a micro-batch is done: tokens come out, decodes go on, followers arrive."""
         if self.packing is not None:
             self.packing.finished(micro_batch.index)
+        del self._under_way[micro_batch.index]
         for name, prefix, tokens in micro_batch.chunks:
             progress = self.all[name]
             if prefix + tokens < progress.request.prompt:
                 continue
             progress.token_ns.append(end_ns)
+            first = len(progress.token_ns) == 1
             if not progress.done:
+                self._decoding += first
                 insort(self._decode, (progress.place, name))
                 continue
+            self._decoding -= not first
             self._running.discard(name)
             for follower in self._followers.pop(name, ()):
                 waiting = self.all[follower.name]

@@ -42,7 +42,10 @@ def bounded(option: Option, prompt: int, target: float) -> Bounded:
     """The option's own chunking, no chunk larger than the target allows while a request decodes."""
     pipeline = option.pipeline
     bound = ItlBound(
-        target=target, law=pipeline.law, ranks=option.layout.ranks, in_flight=option.depth
+        target=target,
+        law=pipeline.law,
+        ranks=option.layout.ranks,
+        in_flight=pipeline.depth or option.layout.depth_beside_decodes(),
     )
     block = min(pipeline.block, prompt)
     last = _last_step(bound, prompt, block)

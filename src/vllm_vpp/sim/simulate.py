@@ -37,9 +37,10 @@ class Setup:
     """One configuration to simulate.
 
     cost: seconds of a stage on a micro-batch, launches included. depth: micro-batches in flight, by
-    default one more than stages. limit: most tokens of a micro-batch. block: tokens of a KV block.
-    gap: seconds a rank needs before each action (dispatch). host: seconds the engine needs to form
-    and submit a micro-batch. sharing: whether a micro-batch may hold chunks of several prompts.
+    default one more than stages, and one more than ranks while requests decode beside prompts.
+    limit: most tokens of a micro-batch. block: tokens of a KV block. gap: seconds a rank needs
+    before each action (dispatch). host: seconds the engine needs to form and submit a micro-batch.
+    sharing: whether a micro-batch may hold chunks of several prompts.
     packing: whether the next prompt may follow while a long one drains, as far as that does no harm
     (`core.packing`); None for at once, whatever it does.
     """
@@ -152,6 +153,7 @@ def simulate(requests: Sequence[Request], setup: Setup) -> Run:
         sharing=setup.sharing,
         max_requests=setup.max_requests,
         packing=setup.packing_on(dispatcher),
+        beside_decodes=setup.layout.depth_beside_decodes() if setup.depth is None else None,
     )
     batcher.add(requests)
     with _collector_paused():
