@@ -112,16 +112,17 @@ def run(
     limit_s: float = 600,
     *,
     prefix: Sequence[str] = (),
+    script: str = "run_engine.py",
 ) -> dict[str, Any]:
     """Start the engine, run the steps, end it; returns the answers by step name.
 
-    `prefix` comes before the command, to run it elsewhere.
+    `prefix` comes before the command, to run it elsewhere. `script`: one that ends like it.
     """
     with tempfile.TemporaryDirectory() as folder:
         spec, result = Path(folder) / "spec.json", Path(folder) / "result.json"
         spec.write_text(json.dumps({"engine": engine.arguments(), "steps": list(steps)}))
         process = subprocess.Popen(
-            [*prefix, sys.executable, str(HERE / "run_engine.py"), str(spec), str(result)],
+            [*prefix, sys.executable, str(HERE / script), str(spec), str(result)],
             env=engine.variables(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -6,11 +6,13 @@ Owns starting, watching and ending the server; every wait has an end. Only loopb
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from engine_runs import Engine
 
 START_S = 240.0
 REQUEST_S = 240.0
+END_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,17 @@ class Server:
     def engine_core(self) -> psutil.Process:
         """The process that schedules."""
         (found,) = (p for p in self.family() if "EngineCore" in "".join(p.cmdline()) + p.name())
+        return found
+
+    def listening(self) -> Counter[str]:
+        """Sockets that processes of the family listen on, by what the process is."""
+        found: Counter[str] = Counter()
+        for process in self.family():
+            with contextlib.suppress(psutil.Error):
+                sockets = process.net_connections("inet")
+                role = re.search(r"EngineCore|Worker", "".join(process.cmdline()) + process.name())
+                name = role[0] if role else "server"
+                found[name] += sum(s.status == psutil.CONN_LISTEN for s in sockets)
         return found
 
     def shared_memory(self) -> set[Path]:
@@ -193,7 +207,10 @@ def wait_until_healthy(server: Server) -> None:
 
 
 def end(server: Server, family: Sequence[psutil.Process]) -> None:
-    """Kill what is left of the server."""
+    """Ask the server to end, so that it takes its shared memory away; kill what is left of it."""
+    if server.process.poll() is None:
+        server.process.terminate()
+        psutil.wait_procs(family, timeout=END_S)
     for process in [*family, *server.family()]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -194,3 +195,15 @@ def test_one_slot_serves_one_after_the_other_and_sigterm_ends_it(
         seconds = wait_for_end(server, family, 30)
         print(f"SIGTERM to end: {seconds:.1f} s, exit {server.process.returncode}")
         assert not left_behind(segments, 5)
+
+
+@pytest.mark.slow
+def test_it_listens_where_stock_vllm_does_and_nowhere_else(tmp_path: Path) -> None:
+    with serve(Engine("llama", 2, V), tmp_path) as ours:
+        complete(ours, body(prompt(600), 4))
+        found = ours.listening()
+    with serve(Engine("llama", 2, environment={"VLLM_PLUGINS": ""}), tmp_path) as theirs:
+        usual = theirs.listening()
+    print(f"listening: {dict(found)}, without this package: {dict(usual)}")
+    assert found["server"] == 1
+    assert found <= usual

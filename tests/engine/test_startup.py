@@ -264,9 +264,15 @@ def test_chunks_switched_off_are_refused() -> None:
     refused(UnsupportedError, "enable_chunked_prefill", enable_chunked_prefill=False, **vpp())
 
 
-@pytest.mark.parametrize("backend", ["ray", "uni", "external_launcher"])
+@pytest.mark.parametrize("backend", ["uni", "external_launcher"])
 def test_another_executor_is_refused(backend: str) -> None:
     refused(UnsupportedError, backend, "mp", distributed_executor_backend=backend, **vpp())
+
+
+def test_the_older_ray_executor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"
+    monkeypatch.setenv(name, "0")
+    refused(UnsupportedError, name, "leave it out", distributed_executor_backend="ray", **vpp())
 
 
 def test_another_scheduler_or_worker_is_refused() -> None:

@@ -31,6 +31,7 @@ HOST = {
 }
 SCHEDULER = {
     "_cached_tokens",
+    "_crowded",
     "_holding_back",
     "_limits",
     "_load",
@@ -43,6 +44,7 @@ SCHEDULER = {
 }
 OWN: dict[str, set[str]] = {
     "VPPExecutor": {"_header", "_received", "_send", "_show"},
+    "VPPRayExecutor": {"_header", "_received", "_send", "_show"},
     "VPPScheduler": SCHEDULER,
     "VPPAsyncScheduler": SCHEDULER | {"_may_go_ahead"},
     "VPPCPUWorker": HOST,
@@ -52,6 +54,7 @@ OWN: dict[str, set[str]] = {
 }
 CLASSES = {
     "VPPExecutor": "executor",
+    "VPPRayExecutor": "executor_ray",
     "VPPScheduler": "scheduler",
     "VPPAsyncScheduler": "async_scheduler",
     "VPPCPUWorker": "worker_cpu",

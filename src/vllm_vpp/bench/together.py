@@ -29,15 +29,14 @@ def ablation() -> Plan:
 
 def short() -> Plan:
     """Where a V has nothing to win: prompts of 1K to 8K tokens, 32 at once."""
-    layouts: dict[str, dict[str, Any]] = {
-        "CPP": {"layout": "linear"},
-        "VPP": {"layout": "v"},
-        "auto": {"layout": "auto"},
-    }
     arms = [
-        llama_arm(f"{name} {chunk}", vpp, chunk=chunk, length=8300)
-        for name, vpp in layouts.items()
-        for chunk in (2048, 8192)
+        llama_arm(f"{name} {chunk}", {"layout": layout}, chunk=chunk, length=8300)
+        for name, layout, chunk in (
+            ("CPP", "linear", 2048),
+            ("CPP", "linear", 8192),
+            ("VPP", "v", 2048),
+            ("auto", "auto", 8192),
+        )
     ]
     rng = random.Random(7)
     lengths = [round(1024 * 8 ** rng.random()) for _ in range(32)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.executor.abstract import Executor
 
 from vllm_vpp.core.cost import QuadraticCost, StageCost
 from vllm_vpp.core.layout import Layout
@@ -61,7 +62,6 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
 
     Raises ConfigError or UnsupportedError, one line each, before any process is started.
     """
-    from vllm_vpp.plugin.executor import VPPExecutor
     from vllm_vpp.plugin.startup import resolve
 
     assert isinstance(args.additional_config, Mapping)
@@ -69,7 +69,8 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
     support.check_arguments(args)
     settings = settings.with_trace_dir()
     changed: dict[str, Any] = {
-        "distributed_executor_backend": "mp",  # with several nodes, vLLM accepts no class here
+        # with several nodes, vLLM accepts no class here
+        "distributed_executor_backend": args.distributed_executor_backend or "mp",
         "scheduler_cls": "vllm_vpp.plugin.scheduler.VPPScheduler",
         "async_scheduling": False,  # runners work as ever, see `ahead`; ours is a scheduler class
         "additional_config": {
@@ -89,7 +90,7 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
         config.scheduler_config.scheduler_cls = support.ASYNC_SCHEDULER
         logger.info("vpp: asynchronous scheduling: decode steps may go ahead of their tokens")
     support.check_config(config)
-    config.parallel_config.distributed_executor_backend = VPPExecutor
+    config.parallel_config.distributed_executor_backend = _executor(config)
     config.parallel_config.worker_cls = support.worker_class(config.parallel_config.worker_cls)
     settings = settings.resolve(resolve(config, settings))
     config.additional_config = {
@@ -97,3 +98,13 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
         KEY: settings.model_dump(exclude_none=True),
     }
     return config
+
+
+def _executor(config: VllmConfig) -> type[Executor]:
+    if config.parallel_config.use_ray:
+        from vllm_vpp.plugin.executor_ray import VPPRayExecutor
+
+        return VPPRayExecutor
+    from vllm_vpp.plugin.executor import VPPExecutor
+
+    return VPPExecutor

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from vllm import envs
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
@@ -51,7 +52,7 @@ def _if(condition: object, value: object) -> object:
 
 
 def _several_machines(config: VllmConfig) -> bool:
-    return config.parallel_config.nnodes > 1
+    return config.parallel_config.nnodes > 1 or config.parallel_config.use_ray
 
 
 def _schedules_ahead(config: VllmConfig) -> bool:
@@ -139,7 +140,7 @@ REFUSALS = (
     Refusal(
         feature="trace_dir",
         found=lambda c: _if(_several_machines(c), c.additional_config[KEY].get("trace_dir")),
-        why="a trace of several machines would compare clocks that do not agree",
+        why="a trace of several machines (Ray's may be) would compare clocks that do not agree",
         fix="leave it out, or use one machine",
     ),
     Refusal(
@@ -200,11 +201,16 @@ REFUSALS = (
 def check_arguments(args: EngineArgs) -> None:
     """Refuse what vLLM would override or reject with a message about something else."""
     backend = args.distributed_executor_backend
-    if backend not in (None, "mp"):
+    if backend not in (None, "mp", "ray"):
         name = backend if isinstance(backend, str) else getattr(backend, "__name__", backend)
         raise UnsupportedError(
-            f"distributed_executor_backend={name}: vpp brings its own; must be mp or left out; "
+            f"distributed_executor_backend={name}: vpp brings its own; must be mp or ray; "
             "leave it out"
+        )
+    if backend == "ray" and not envs.VLLM_USE_RAY_V2_EXECUTOR_BACKEND:
+        raise UnsupportedError(
+            "VLLM_USE_RAY_V2_EXECUTOR_BACKEND=0: not supported with vpp: that executor has no "
+            "message queues; leave it out"
         )
     if args.enable_chunked_prefill is False:
         raise UnsupportedError(

@@ -64,7 +64,8 @@ class StageHost(AdapterHost):
             None,
             CUDAGraphMode.NONE,
         )
-        several = self.vllm_config.parallel_config.nnodes > 1
+        parallel = self.vllm_config.parallel_config
+        several = parallel.nnodes > 1 or parallel.use_ray
         self.transport = Transport(
             self.layout, copies=graphs, peer_ends=_end_process if several else None
         )
