@@ -43,6 +43,17 @@ class Host:
         path = f"/sys/class/net/{self.interface}/statistics/tx_bytes"
         return int(_run("ip", "netns", "exec", self.name, "cat", path))
 
+    def limit(self, bytes_per_second: float) -> None:
+        """Send no faster than that from now on."""
+        rate = f"{max(round(bytes_per_second * 8), 8000)}bit"
+        shaping = ["tbf", "rate", rate, "burst", "64kb", "latency", "10s"]
+        device = ["dev", self.interface, "root"]
+        _run("tc", "-n", self.name, "qdisc", "replace", *device, *shaping)
+
+    def cut(self) -> None:
+        """Pull the cable out."""
+        _run("ip", "-n", self.name, "link", "set", self.interface, "down")
+
 
 @contextlib.contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host] | None]:

@@ -14,14 +14,14 @@ SLOT = "vpp_slot"
 
 def stand_in() -> None:
     """Let vLLM take our resource for the device of its platform."""
-    from ray.runtime_context import RuntimeContext
     from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.executor.ray_executor_v2 import RayWorkerProc
 
-    def ids(self: Any) -> dict[str, list[str]]:
-        return {SLOT: ["0"]}
+    def node_and_devices(self: Any) -> tuple[str, list[int]]:
+        return ray.get_runtime_context().get_node_id(), [0]
 
     CpuPlatform.ray_device_key = SLOT
-    RuntimeContext.get_accelerator_ids = ids
+    RayWorkerProc.get_node_and_physical_gpu_ids = node_and_devices
 
 
 if __name__ == "__main__":

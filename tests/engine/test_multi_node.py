@@ -9,13 +9,19 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from engine_runs import GREEDY, HERE, LENGTHS, Engine, V, outputs, prompt, run, stock
+from engine_runs import CHUNK, GREEDY, HERE, LENGTHS, Engine, V, outputs, prompt, run, stock
 from hosts import Host, two_hosts
+
+from vllm_vpp.core.chunking import make_policy
+from vllm_vpp.core.cost import QuadraticCost, StageCost
+from vllm_vpp.core.layout import Layout
+from vllm_vpp.sim import Links, Request, Setup, simulate
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -39,15 +45,19 @@ def hosts() -> Iterator[tuple[Host, Host]]:
         yield pair
 
 
-def on(host: Host, rank: int, first: Host, vpp: dict[str, Any]) -> Engine:
+def on(host: Host, rank: int, first: Host, vpp: dict[str, Any], **environment: str) -> Engine:
     """Our part of the engine on a host; each has one rank, on a core of its own."""
     cores = sorted(os.sched_getaffinity(0))
-    environment = host.variables() | {
+    environment |= host.variables() | {
         "VLLM_CPU_OMP_THREADS_BIND": str(cores[rank % len(cores)]),
         "VLLM_LOGGING_LEVEL": "INFO",
     }
     nodes = {"nnodes": 2, "node_rank": rank, "master_addr": first.address, "master_port": PORT}
     return Engine("llama", 2, vpp, options=nodes, environment=environment)
+
+
+def with_options(engine: Engine, more: dict[str, Any]) -> Engine:
+    return replace(engine, options=engine.options | more)
 
 
 def command(engine: Engine) -> list[str]:
@@ -91,14 +101,19 @@ def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return []
 
 
-@pytest.mark.parametrize("vpp", [V, {"layout": "linear"}], ids=["v", "linear"])
+@pytest.mark.parametrize(
+    ("vpp", "ahead"),
+    [(V, False), ({"layout": "linear"}, False), (V, True)],
+    ids=["v", "linear", "v, asynchronous"],
+)
 def test_two_machines_answer_like_one_rank(
-    vpp: dict[str, Any], hosts: tuple[Host, Host], tmp_path: Path
+    vpp: dict[str, Any], ahead: bool, hosts: tuple[Host, Host], tmp_path: Path
 ) -> None:
     first, second = hosts
     log = tmp_path / "second.log"
-    with follower(second, on(second, 1, first, vpp), log) as node:
-        engine = on(first, 0, first, vpp)
+    more = {"async_scheduling": True} if ahead else {}
+    with follower(second, with_options(on(second, 1, first, vpp), more), log) as node:
+        engine = with_options(on(first, 0, first, vpp), more)
         answers = run(engine, STEPS, limit_s=200, prefix=first.prefix())
         alone = dict(zip(LENGTHS, outputs(stock("llama")["alone"]), strict=True))
         for mine, length in zip(outputs(answers["alone"]), PROMPTS, strict=True):
@@ -110,6 +125,78 @@ def test_two_machines_answer_like_one_rank(
         node.wait(30)  # the first node's end is the second one's
         print(f"second node gone {time.monotonic() - began:.1f} s after the first")
         assert not family_of(node)
+
+
+def test_a_cable_cut_in_mid_prefill_is_an_error_in_bounded_time(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    """Nobody closes a connection; vLLM's own time limit for a step says how long is too long."""
+    first, second = hosts
+    log = tmp_path / "second.log"
+    long = [{**STEPS[0], "prompts": [prompt(16_000, seed=i) for i in range(20)]}]
+    with (
+        follower(second, on(second, 1, first, V), log),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        engine = on(first, 0, first, V, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS="8")
+        running = pool.submit(run, engine, long, 200, prefix=first.prefix())
+        quiet = first.sent_bytes()
+        while first.sent_bytes() < quiet + 4_000_000 and not running.done():
+            time.sleep(0.2)
+        began = time.monotonic()
+        second.cut()
+        with pytest.raises(AssertionError, match="timed out"):
+            running.result(90)
+        print(f"first node ended {time.monotonic() - began:.1f} s after the cable was cut")
+        assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_transfers_are_hidden_up_to_the_rate_that_the_simulator_predicts(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    """The same prompts over cables that take half a stage's time per chunk, and four times it."""
+    first, second = hosts
+    length, count = 8192, 3
+    sampling = GREEDY | {"max_tokens": 1}
+    one = {**STEPS[0], "prompts": [prompt(length, seed=i) for i in range(count)]}
+    steps = [{**one, "name": name, "sampling": sampling} for name in ("warm", "timed")]
+
+    def seconds(rate: float | None) -> tuple[float, float]:
+        """Of a prompt, and bytes that a token takes on the cable, one way."""
+        for host in hosts:
+            if rate is not None:
+                host.limit(rate)
+        before = first.sent_bytes()
+        engines = [replace(on(h, r, first, V), caching=False) for r, h in enumerate(hosts)]
+        with follower(second, engines[1], tmp_path / "second.log"):
+            answers = run(engines[0], steps, limit_s=280, prefix=first.prefix())
+        sent = first.sent_bytes() - before
+        return answers["timed"]["seconds"] / count, sent / (2 * count * length)
+
+    free, token_bytes = seconds(None)
+    chunks = length // CHUNK
+    stage = free * 2 / chunks / 4  # two ranks are busy, a chunk has four stages
+    for share in (0.5, 4.0):
+        rate = CHUNK * token_bytes / (share * stage)
+        expected = predicted(stage, chunks, share * stage) / predicted(stage, chunks, 0.0)
+        found = seconds(rate)[0] / free
+        print(f"{rate * 8e-6:.1f} Mbit/s: {found:.2f} of the time, predicted {expected:.2f}")
+        assert (expected < 1.15) is (share < 1)
+        assert found > 0.7 * expected
+        assert found < 1.3 * expected or share > 1  # messages of the engine queue behind data, too
+
+
+def predicted(stage: float, chunks: int, transfer: float) -> float:
+    """Seconds of a prompt in equal chunks on a V of two ranks."""
+    layout = Layout(2, 2)
+    setup = Setup(
+        layout=layout,
+        cost=StageCost.by_layers(QuadraticCost(c0=4 * stage, b=0.0, a=0.0), [1] * layout.stages),
+        policy=make_policy({"policy": "fixed", "chunk": CHUNK}, law=None, ranks=2),
+        links=Links(latency=transfer, channels=1),
+    )
+    return simulate([Request(name="r", prompt=chunks * CHUNK)], setup).ttft()[0]
 
 
 def test_a_node_that_is_killed_ends_the_other(hosts: tuple[Host, Host], tmp_path: Path) -> None:

@@ -1,9 +1,23 @@
-"""vLLM's Ray executor with stages: workers placed by Ray answer like one rank."""
+"""vLLM's Ray executor with stages: workers placed by Ray answer like one rank.
+
+Up to the last bits of log-probabilities: how many threads a worker has is Ray's affair.
+"""
 
 from typing import Any
 
 import pytest
-from engine_runs import GREEDY, LENGTHS, Engine, V, outputs, prompt, run, stock
+from engine_runs import (
+    GREEDY,
+    LENGTHS,
+    TOGETHER_BOUND,
+    Engine,
+    V,
+    outputs,
+    prompt,
+    run,
+    stock,
+)
+from test_same_answers import largest_difference
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 pytest.importorskip("ray")
@@ -28,6 +42,5 @@ def test_workers_placed_by_ray_answer_like_one_rank(vpp: dict[str, Any]) -> None
     answers = run(engine, STEPS, script="run_engine_on_ray.py")
     assert "VPPRayExecutor" in answers["config"]["executor"]
     alone = dict(zip(LENGTHS, outputs(stock("llama")["alone"]), strict=True))
-    for mine, length in zip(outputs(answers["alone"]), PROMPTS, strict=True):
-        assert mine.tokens == alone[length].tokens
-        assert mine.logprobs == alone[length].logprobs
+    expected = [alone[length] for length in PROMPTS]
+    assert largest_difference(outputs(answers["alone"]), expected) <= TOGETHER_BOUND["llama"]

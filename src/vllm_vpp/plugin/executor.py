@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vllm import envs
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
@@ -167,6 +168,7 @@ class VPPExecutor(MultiprocExecutor):
         if replies:
             future: Future[Any] = self.collective_rpc(
                 "vpp_run",
+                timeout=envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS,  # as vLLM does for a step
                 args=(actions,),
                 non_block=True,
                 unique_reply_rank=self.output_rank,
