@@ -12,7 +12,12 @@ from breakdown_section import long_section, short_section
 from claims_page import claims_page
 from model_sections import arms_section, operators_section, tau_picture, tau_section
 from results_page import NOTE, ROOT, Rows, exists, readme_block, sections, table, timelines
-from serving_sections import fairness_section, mixed_section, recording_section
+from serving_sections import (
+    fairness_section,
+    lengths_section,
+    mixed_section,
+    recording_section,
+)
 
 PLUGIN = ROOT / "src" / "vllm_vpp" / "plugin"
 
@@ -125,6 +130,7 @@ def features_page() -> str:
 
 
 MORE: dict[str, Callable[[], str]] = {
+    "lengths": lengths_section,
     "long": long_section,
     "short": short_section,
     "mixed": mixed_section,

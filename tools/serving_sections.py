@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from results_page import load, mean_ttft, of, origin, table, ttft
+from results_page import load, mean_ttft, median, of, origin, table, ttft
 
 from vllm_vpp.bench.beside import LONG, SHORT
 from vllm_vpp.bench.mixed import CONVERSATION, PAPER
@@ -37,6 +37,21 @@ def pairs(ours: Sequence[Run], theirs: Sequence[Run], value: Value) -> Ratio | N
     if len(ours) < 2:
         return None
     return paired_ratio([*map(value, ours)], [*map(value, theirs)])
+
+
+def lengths_section() -> str:
+    """One prompt at a time, against the plain pipeline at its best chunk for that length."""
+    result = load("lengths")
+    rows = []
+    for case in sorted(result["prompt_tokens"], key=int):
+        runs = {arm: of_case(result, arm, case) for arm in result["arms"]}
+        plain = min((a for a in runs if a.startswith("CPP")), key=lambda a: median(runs[a], ttft))
+        for arm, mine in runs.items():
+            against = "" if arm == plain else str(pairs(mine, runs[plain], ttft) or "-")
+            bubble = f"{median(mine, lambda r: r['metrics']['bubble_ratio']):.1%}"
+            rows.append((case, arm, f"{median(mine, ttft):.2f}", bubble, against))
+    head = ("tokens", "", "TTFT, s", "bubble ratio", "TTFT / best CPP, 95% interval")
+    return f"## {result['title']}\n\n{table(head, rows)}\n{origin(result)}"
 
 
 def mixed_rows(result: dict[str, Any], case: str) -> list[tuple[str, ...]]:

@@ -9,7 +9,10 @@ from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.suites import SUITES
 from vllm_vpp.plugin.settings import Settings
 
-NEED_NO_WEIGHTS = ("mixed", "tau", "arms", "recording", "operators", "ablation", "short", "bubble")
+NEED_NO_WEIGHTS = (
+    *("mixed", "fairness", "tau", "arms", "recording", "operators", "ablation", "short", "bubble"),
+    *("lengths", "long"),
+)
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from vllm_vpp.bench.arms import llama_arm, made_arm, random_prompt
+from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, made_arm, random_prompt
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.models import small
 from vllm_vpp.bench.suite import Plan
 
-__all__ = ["bubble", "depth", "sliding"]
+__all__ = ["bubble", "depth", "lengths", "sliding"]
 
 
 def bubble() -> Plan:
@@ -29,6 +29,20 @@ def depth() -> Plan:
         for n in (2, 3, 4, 5, 6, 9)
     ]
     return arms, {"": [Request(prompt=random_prompt(16_384, 1))]}
+
+
+def lengths() -> Plan:
+    """Powers of two, from where a V has little to win; longer ones are suites of their own."""
+    counts = [4096, 8192, 16_384]
+    wanted: list[tuple[str, int, dict[str, Any]]] = [
+        *((f"CPP {chunk}", chunk, {"layout": "linear"}) for chunk in (512, 1024, 2048)),
+        *((f"VPP {chunk}", chunk, {"layout": "v"}) for chunk in (1024, 2048)),
+        ("auto", 4096, {"layout": "auto", "prompts": counts, "cost": LLAMA_COST}),
+    ]
+    arms = [
+        llama_arm(name, vpp, chunk=chunk, length=counts[-1] + 16) for name, chunk, vpp in wanted
+    ]
+    return arms, {f"{n}": [Request(prompt=random_prompt(n, 1))] for n in reversed(counts)}
 
 
 def sliding() -> Plan:

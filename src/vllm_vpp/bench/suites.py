@@ -87,6 +87,12 @@ SUITES = {
             plan=at_best.moe,
         ),
         Suite(
+            name="lengths",
+            title="One prompt of 4096 to 16,384 tokens, small Llama",
+            rounds=8,
+            plan=one_prompt.lengths,
+        ),
+        Suite(
             name="long",
             title="Bubble, small Llama, 65,500 tokens",
             rounds=2,
