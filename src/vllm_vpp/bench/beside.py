@@ -30,8 +30,8 @@ _ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def fairness() -> Plan:
-    """Four that decode, two long prompts, twelve short ones."""
-    decoding = [Request(prompt=random_prompt(64, i), max_tokens=32) for i in range(4)]
+    """Four that decode until after the second long prompt, two long prompts, twelve short ones."""
+    decoding = [Request(prompt=random_prompt(64, i), max_tokens=64) for i in range(4)]
     long = [Request(prompt=random_prompt(LONG, 10 + i), at=0.5 + 8 * i) for i in range(2)]
     short = [Request(prompt=random_prompt(SHORT, 20 + i), at=1.0 + 1.2 * i) for i in range(12)]
     return [_arm(name) for name in _ARMS], {"": [*decoding, *long, *short]}
