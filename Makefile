@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml tools/find_python.sh tools/check_install.py
 	touch $@
 
 test: venv
-	$(BIN)/python -m pytest --durations=25 -m 'not slow and not soak'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=25 -m 'not slow and not soak'
 
 test-all: venv
 	$(BIN)/python -m pytest -m 'not soak'

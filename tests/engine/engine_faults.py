@@ -1,5 +1,7 @@
 """Faults that a test injects into running workers, to show that its comparison would notice.
 
+Also what a test wants to know of them.
+
 A worker extension (`worker_extension_cls`): vLLM makes it a base of the worker class, so that its
 methods can be called by `collective_rpc`. Each fault is undone by `restore`.
 """
@@ -21,6 +23,11 @@ class Faults:
         if not hasattr(self, "_undo"):
             self._undo = []
         self._undo.append(undo)
+
+    def held_sends(self) -> int:
+        """Transfers whose tensors this rank still holds."""
+        groups = {id(group): group for group in self.transport._groups}
+        return sum(len(getattr(g, "_pending_isends", ())) for g in groups.values())
 
     def restore(self) -> None:
         """Undo every fault."""

@@ -198,6 +198,7 @@ class Transport:
         self._groups = self._make_groups()
         self._options: dict[str, Any] = {"all_gather_group": parallel_state.get_tp_group()}
         self._receivers: list[threading.Thread] = []
+        self._sent: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
         self.links = {stage: Link() for stage in layout.stages_of(self.rank) if stage}
         self.groups = {stage: StageGroup(self, stage) for stage in layout.stages_of(self.rank)}
 
@@ -222,7 +223,12 @@ class Transport:
         return groups
 
     def start(self) -> None:
-        """Start one receiving thread per stage whose input comes from another rank."""
+        """Start one receiving thread per stage whose input comes from another rank.
+
+        On a CPU also one that waits for what is sent.
+        """
+        if self.physical.device.type == "cpu":
+            threading.Thread(target=self._wait_for_sent, name="vpp-sent", daemon=True).start()
         for stage, link in self.links.items():
             if not self.layout.enters_by_turn(stage):
                 thread = threading.Thread(
@@ -276,11 +282,24 @@ class Transport:
         if self._peer_ends is not None and not self._stopping:
             self._peer_ends()
 
+    def _wait_for_sent(self) -> None:
+        """Gloo calls a send complete only when somebody has waited for it.
+
+        Until then vLLM's group keeps its tensors, which would be all that was ever sent. The handle
+        of the metadata comes first: once tensors are complete, the group waits for it as well.
+        """
+        while True:
+            for handle in self._sent.get():
+                with suppress(RuntimeError):  # the peer is gone; whoever receives from it says so
+                    handle.wait()
+
     def send(self, stage: int, tensors: dict[str, Any], options: dict[str, Any]) -> list[Any]:
         """Output of `stage` - 1; the group keeps handles and tensors alive until it is sent."""
         if self.layout.enters_by_turn(stage):
             self.links[stage].put(Arrival(tensors, [], [], None, None))
             return [None]
         group = self._groups[self.layout.sweep(stage)]
-        group.isend_tensor_dict(tensors, dst=self.layout.owner(stage), **options)
+        handles = group.isend_tensor_dict(tensors, dst=self.layout.owner(stage), **options)
+        if self.physical.device.type == "cpu":
+            self._sent.put(handles)
         return [None]
