@@ -247,6 +247,7 @@ def run_two_ranks(trace: Path) -> TwoRanks:
     steps: list[dict[str, Any]] = [
         *cases("llama"),
         {"do": "idle", "name": "idle", "seconds": 5},
+        {"do": "rpc", "name": "held", "method": "held_sends", "args": []},
         {**probe, "name": "before"},
     ]
     for name, (method, stage) in FAULTS.items():

@@ -34,15 +34,12 @@ CONFIG = {"do": "config", "name": "config"}
 FIXED_COST = {"c0": 0.02, "b": 1e-4, "a": 5e-8}
 
 
-def recorded(
-    vpp: dict[str, Any], folder: Path, steps: list[dict[str, Any]], **options: Any
-) -> tuple[Any, Run]:
+def recorded(vpp: dict[str, Any], folder: Path, steps: list[dict[str, Any]]) -> tuple[Any, Run]:
     """Answers and trace of an engine on two ranks that keeps what it learns in `folder`."""
     engine = Engine(
         "llama",
         2,
         {**vpp, "trace_dir": str(folder / "trace")},
-        options=options,
         environment={"VLLM_CACHE_ROOT": str(folder / "cache")},
     )
     return run(engine, [*steps, CONFIG], 300), read_run(folder / "trace")
@@ -148,11 +145,7 @@ def test_auto_names_its_choice(tmp_path: Path) -> None:
 
 def test_no_more_is_in_flight_beside_a_decode_than_in_a_plain_pipeline(tmp_path: Path) -> None:
     beside = {"do": "beside", "decoding": prompt(50, seed=61), "prompt": prompt(9000, seed=62)}
-    held = {"do": "rpc", "name": "held", "method": "held_sends", "args": []}
-    options = {"worker_extension_cls": "engine_faults.Faults"}
-    steps = [{**beside, "name": "beside"}, held]
-    answers, trace = recorded({"layout": "v"}, tmp_path, steps, **options)
-    assert max(answers["held"]) <= 3, "what was sent is let go of"
+    _, trace = recorded({"layout": "v"}, tmp_path, [{**beside, "name": "beside"}])
     chunks = {m.index: m.chunks for m in trace.timeline.micro_batches}
     most = {}
     for index, at in trace.submitted_ns.items():

@@ -90,6 +90,11 @@ def test_the_comparison_notices(two_ranks: TwoRanks, fault: str) -> None:
     assert largest_difference(outputs(answers[f"{fault}: restored"]), before) == 0
 
 
+def test_what_was_sent_is_let_go_of(two_ranks: TwoRanks) -> None:
+    """The newest of each sweep may be held until the next one is sent."""
+    assert max(two_ranks.answers["held"]) <= 4
+
+
 def test_an_idle_engine_uses_no_cpu(two_ranks: TwoRanks) -> None:
     used = two_ranks.answers["idle"]
     assert sum("Worker" in name for name in used) == 2
