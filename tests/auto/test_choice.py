@@ -88,3 +88,14 @@ def test_the_process_speaks_json() -> None:
 def test_nonsense_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         question(**changes)
+
+
+def test_every_further_sweep_has_to_gain_clearly() -> None:
+    """Four sweeps of eight layers gain a little more than two, at a cost to who decodes."""
+    splits = {1: [4, 4], 2: [2] * 4, 4: [1] * 8}
+    law = {"c0": 0.018, "b": 2.64e-4, "a": 2.05e-7}
+    asked = {"splits": splits, "law": law, "lengths": [2048, 4096], "limit": 2048}
+    both, two, four = (choose(question(sweeps=s, **asked)) for s in ([1, 2, 4], [1, 2], [1, 4]))
+    assert four.sweeps == 4
+    assert sum(four.gains.values()) > sum(two.gains.values())
+    assert both.sweeps == 2

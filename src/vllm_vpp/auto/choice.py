@@ -2,7 +2,8 @@
 
 Owns the choice: for every length the best chunking of each layout, simulated; then the layout that
 gains most over the plain pipeline among those that lose nowhere, neither for one prompt alone nor
-for many short ones at once. Without a clear gain it is the plain pipeline.
+for many short ones at once. Every further sweep has to gain clearly, since its stages cost a little
+in each step of requests that decode; without a clear gain it is the plain pipeline.
 """
 
 import math
@@ -50,7 +51,7 @@ def choose(question: Question) -> Answer:
     plans = [plain if s == 1 else _plan(question, s, law) for s in question.sweeps]
     fixed = len(plans) == 1
     good = [plan for plan in plans if fixed or _never_slower(plan, plain)]
-    best = max(good, key=lambda plan: (_gain(plan, plain), -plan.layout.sweeps), default=plain)
+    best = max(good, key=lambda plan: _worth(plan, plain), default=plain)
     if not fixed and max(_gains(best, plain).values()) < 1 + _CLEARLY:
         best = plain
     return Answer(
@@ -138,9 +139,15 @@ def _gains(plan: _Plan, plain: _Plan) -> dict[int, float]:
 
 
 def _gain(plan: _Plan, plain: _Plan) -> float:
-    """Mean of the logarithm of the gains."""
-    gains = _gains(plan, plain)
-    return sum(map(math.log, gains.values())) / len(gains)
+    """Mean of the logarithm of the gains, of prompts alone and of many at once."""
+    many = [plain.at_once[n] / plan.at_once[n] for n in plan.at_once]
+    gains = [*_gains(plan, plain).values(), *many]
+    return sum(map(math.log, gains)) / len(gains)
+
+
+def _worth(plan: _Plan, plain: _Plan) -> float:
+    """The gain less what every sweep has to bring."""
+    return _gain(plan, plain) - math.log1p(_CLEARLY) * (plan.layout.sweeps - 1)
 
 
 def _never_slower(plan: _Plan, plain: _Plan) -> bool:
