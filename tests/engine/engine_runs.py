@@ -210,6 +210,20 @@ def stock(architecture: str) -> dict[str, Any]:
     return run(engine, [*cases(architecture), *extra])
 
 
+BRIEF = (1, 513, 2000)
+
+
+def brief() -> dict[str, Any]:
+    """A few prompts alone, for engines that take long to start; `brief_answers` are stock's."""
+    prompts = [prompt(n) for n in BRIEF]
+    return {"do": "generate", "name": "alone", "prompts": prompts, "sampling": GREEDY}
+
+
+def brief_answers() -> list[Output]:
+    alone = dict(zip(LENGTHS, outputs(stock("llama")["alone"]), strict=True))
+    return [alone[length] for length in BRIEF]
+
+
 def cases(architecture: str) -> list[dict[str, Any]]:
     """Latent attention runs in bf16 on a CPU, where stock vLLM dies of steps of 2 to 4 tokens."""
     if architecture == "deepseek-v3":

@@ -8,14 +8,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from engine_runs import CHUNK, GREEDY, HERE, LENGTHS, Engine, V, outputs, prompt, run, stock
+from engine_runs import (
+    BRIEF,
+    CHUNK,
+    GREEDY,
+    HERE,
+    Engine,
+    V,
+    brief,
+    brief_answers,
+    outputs,
+    prompt,
+    run,
+)
 from hosts import Host, two_hosts
 
 from vllm_vpp.core.chunking import make_policy
@@ -26,15 +38,8 @@ from vllm_vpp.sim import Links, Request, Setup, simulate
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 PORT = 29_641
-PROMPTS = (1, 513, 2000)
-STEPS: list[dict[str, Any]] = [
-    {
-        "do": "generate",
-        "name": "alone",
-        "prompts": [prompt(n) for n in PROMPTS],
-        "sampling": GREEDY,
-    }
-]
+STEPS = [brief()]
+LONG = [{**STEPS[0], "prompts": [prompt(16_000, seed=i) for i in range(20)]}]
 
 
 @pytest.fixture
@@ -94,6 +99,13 @@ def follower(host: Host, engine: Engine, log: Path) -> Iterator[subprocess.Popen
         process.wait(30)
 
 
+def wait_for_traffic(host: Host, running: "Future[Any]") -> None:
+    """Until some prefill has crossed the cable."""
+    quiet = host.sent_bytes()
+    while host.sent_bytes() < quiet + 4_000_000 and not running.done():
+        time.sleep(0.2)
+
+
 def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(process.pid)
@@ -115,12 +127,11 @@ def test_two_machines_answer_like_one_rank(
     with follower(second, with_options(on(second, 1, first, vpp), more), log) as node:
         engine = with_options(on(first, 0, first, vpp), more)
         answers = run(engine, STEPS, limit_s=200, prefix=first.prefix())
-        alone = dict(zip(LENGTHS, outputs(stock("llama")["alone"]), strict=True))
-        for mine, length in zip(outputs(answers["alone"]), PROMPTS, strict=True):
-            assert mine.tokens == alone[length].tokens
-            assert mine.logprobs == alone[length].logprobs
+        for mine, expected in zip(outputs(answers["alone"]), brief_answers(), strict=True):
+            assert mine.tokens == expected.tokens
+            assert mine.logprobs == expected.logprobs
         hidden = 128 * 4  # bytes of a token's hidden state, as much again for the residual
-        assert first.sent_bytes() > sum(PROMPTS) * hidden
+        assert first.sent_bytes() > sum(BRIEF) * hidden
         began = time.monotonic()
         node.wait(30)  # the first node's end is the second one's
         print(f"second node gone {time.monotonic() - began:.1f} s after the first")
@@ -133,16 +144,13 @@ def test_a_cable_cut_in_mid_prefill_is_an_error_in_bounded_time(
     """Nobody closes a connection; vLLM's own time limit for a step says how long is too long."""
     first, second = hosts
     log = tmp_path / "second.log"
-    long = [{**STEPS[0], "prompts": [prompt(16_000, seed=i) for i in range(20)]}]
     with (
         follower(second, on(second, 1, first, V), log),
         ThreadPoolExecutor(1) as pool,
     ):
         engine = on(first, 0, first, V, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS="8")
-        running = pool.submit(run, engine, long, 200, prefix=first.prefix())
-        quiet = first.sent_bytes()
-        while first.sent_bytes() < quiet + 4_000_000 and not running.done():
-            time.sleep(0.2)
+        running = pool.submit(run, engine, LONG, 200, prefix=first.prefix())
+        wait_for_traffic(first, running)
         began = time.monotonic()
         second.cut()
         with pytest.raises(AssertionError, match="timed out"):
@@ -202,16 +210,13 @@ def predicted(stage: float, chunks: int, transfer: float) -> float:
 def test_a_node_that_is_killed_ends_the_other(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     first, second = hosts
     log = tmp_path / "second.log"
-    long = [{**STEPS[0], "prompts": [prompt(16_000, seed=i) for i in range(20)]}]
     with (
         follower(second, on(second, 1, first, V), log) as node,
         ThreadPoolExecutor(1) as pool,
     ):
         engine = on(first, 0, first, V)
-        running = pool.submit(run, engine, long, 200, prefix=first.prefix())
-        quiet = first.sent_bytes()
-        while first.sent_bytes() < quiet + 4_000_000 and not running.done():
-            time.sleep(0.2)  # some prefill has crossed the cable
+        running = pool.submit(run, engine, LONG, 200, prefix=first.prefix())
+        wait_for_traffic(first, running)
         began = time.monotonic()
         for process in family_of(node):
             process.kill()

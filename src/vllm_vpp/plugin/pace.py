@@ -13,6 +13,7 @@ from vllm.config import VllmConfig
 from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.chunking import Policy, plans_with_law
 from vllm_vpp.core.cost import Law, QuadraticCost
+from vllm_vpp.core.crowd import Crowd
 from vllm_vpp.core.dispatch import Dispatcher
 from vllm_vpp.core.itl import ItlBound
 from vllm_vpp.core.online import OnlineCost
@@ -62,8 +63,7 @@ class Pace:
         self._stages = self.layout.stages_of(last)
         self._share = sum(cost.shares[stage] for stage in self._stages)
         self.misfit = 0.0
-        self._beside_decodes = self.settings.depth_beside_decodes(self.layout)
-        self._under_way: dict[int, bool] = {}  # micro-batches, and whether they have prompts
+        self.crowd = Crowd(self.settings.depth_beside_decodes(self.layout))
         self._coming: dict[int, tuple[Chunk, ...]] = {}
         self._seconds: dict[int, tuple[int, float]] = {}
         self._fitted_at = 0
@@ -93,13 +93,13 @@ class Pace:
         """Note a micro-batch just submitted to the dispatcher."""
         if micro_batch.chunks:
             self._coming[micro_batch.index] = micro_batch.chunks
-            self._under_way[micro_batch.index] = any(c.tokens > 1 for c in micro_batch.chunks)
+        self.crowd.submitted(micro_batch)
         if self.packing is not None:
             self.packing.submitted(micro_batch, self.ending)
 
     def finished(self, index: int, took: Iterable[Took]) -> None:
         """Note a result, and what came with it."""
-        self._under_way.pop(index, None)
+        self.crowd.finished(index)
         if self.packing is not None:
             self.packing.finished(index)
         for action in took:
@@ -179,11 +179,6 @@ class Pace:
             logger.warning("vpp: chunks are not planned anew: %s", error)
 
     @property
-    def crowded(self) -> bool:
-        """Whether another micro-batch with a prompt would keep requests that decode waiting."""
-        return len(self._under_way) >= self._beside_decodes and any(self._under_way.values())
-
-    @property
     def itl_bound(self) -> ItlBound | None:
         """What a step keeps to while requests decode; None where nobody asked.
 
@@ -201,7 +196,7 @@ class Pace:
             target=target / 1000,
             law=self.law,
             ranks=self.layout.ranks,
-            in_flight=self._beside_decodes,
+            in_flight=self.crowd.most,
             scale=self._scale,
         )
 

@@ -129,7 +129,7 @@ class VPPScheduler(Scheduler):
 
         `prompts`: whether running requests have prompt tokens left.
         """
-        if not self._pace.crowded or not any(r.num_output_tokens for r in self.running):
+        if not self._pace.crowd.full or not any(r.num_output_tokens for r in self.running):
             return False
         return prompts or (bool(self.waiting) and len(self.running) < self.max_num_running_reqs)
 

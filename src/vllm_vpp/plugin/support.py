@@ -22,6 +22,7 @@ __all__ = [
     "Refusal",
     "check_arguments",
     "check_config",
+    "several_machines",
     "worker_class",
 ]
 
@@ -51,7 +52,8 @@ def _if(condition: object, value: object) -> object:
     return value if condition else None
 
 
-def _several_machines(config: VllmConfig) -> bool:
+def several_machines(config: VllmConfig) -> bool:
+    """Whether ranks may be on more than one; Ray places them where it likes."""
     return config.parallel_config.nnodes > 1 or config.parallel_config.use_ray
 
 
@@ -139,14 +141,14 @@ REFUSALS = (
     ),
     Refusal(
         feature="trace_dir",
-        found=lambda c: _if(_several_machines(c), c.additional_config[KEY].get("trace_dir")),
+        found=lambda c: _if(several_machines(c), c.additional_config[KEY].get("trace_dir")),
         why="a trace of several machines (Ray's may be) would compare clocks that do not agree",
         fix="leave it out, or use one machine",
     ),
     Refusal(
         feature="kv_connector",
         found=lambda c: _if(
-            _several_machines(c), getattr(c.kv_transfer_config, "kv_connector", None)
+            several_machines(c), getattr(c.kv_transfer_config, "kv_connector", None)
         ),
         why="connectors are not shown to work across several machines",
         fix="leave kv_transfer_config out, or use one machine",

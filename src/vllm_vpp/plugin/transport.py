@@ -192,6 +192,7 @@ class Transport:
         self.layout = layout
         self.physical: GroupCoordinator = parallel_state.get_pp_group()
         self.rank = self.physical.rank_in_group
+        self._on_host = self.physical.device.type == "cpu"
         self.copies = copies
         self._peer_ends = peer_ends
         self._stopping = False
@@ -227,7 +228,7 @@ class Transport:
 
         On a CPU also one that waits for what is sent.
         """
-        if self.physical.device.type == "cpu":
+        if self._on_host:
             threading.Thread(target=self._wait_for_sent, name="vpp-sent", daemon=True).start()
         for stage, link in self.links.items():
             if not self.layout.enters_by_turn(stage):
@@ -262,8 +263,7 @@ class Transport:
     def _receive(self, stage: int, link: Link) -> None:
         group = self._groups[self.layout.sweep(stage)]
         source = self.layout.owner(stage - 1)
-        on_host = self.physical.device.type == "cpu"
-        if not on_host:
+        if not self._on_host:
             torch.accelerator.set_device_index(self.physical.device)
         try:
             while True:
@@ -272,7 +272,7 @@ class Transport:
                 assert tensors is not None
                 if _STOP in tensors:
                     break
-                if on_host:  # elsewhere the compute stream waits, in the thread that computes
+                if self._on_host:  # elsewhere the compute stream waits, in the thread that computes
                     for handle in handles:
                         handle.wait()
                     handles = []
@@ -300,6 +300,6 @@ class Transport:
             return [None]
         group = self._groups[self.layout.sweep(stage)]
         handles = group.isend_tensor_dict(tensors, dst=self.layout.owner(stage), **options)
-        if self.physical.device.type == "cpu":
+        if self._on_host:
             self._sent.put(handles)
         return [None]

@@ -27,6 +27,7 @@ from vllm_vpp.plugin.message import Actions, Reply, Step, Took
 from vllm_vpp.plugin.meter import RankMeter
 from vllm_vpp.plugin.recorder import Recorder
 from vllm_vpp.plugin.stage import Stage, divide_memory
+from vllm_vpp.plugin.support import several_machines
 from vllm_vpp.plugin.transport import Arrival, Transport
 
 __all__ = ["StageHost"]
@@ -64,8 +65,7 @@ class StageHost(AdapterHost):
             None,
             CUDAGraphMode.NONE,
         )
-        parallel = self.vllm_config.parallel_config
-        several = parallel.nnodes > 1 or parallel.use_ray
+        several = several_machines(self.vllm_config)
         self.transport = Transport(
             self.layout, copies=graphs, peer_ends=_end_process if several else None
         )

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.chunking import Policy, View, fit, heeds_load
+from vllm_vpp.core.crowd import Crowd
 from vllm_vpp.core.packing import Packing
 from vllm_vpp.sim.request import Request
 
@@ -51,7 +52,7 @@ class Progress:
 class Batcher:
     """Mutable queues of the scheduler. `sharing`: whether a micro-batch may mix prompts.
 
-    `beside_decodes`: micro-batches in flight while requests decode beside prompts; None for any.
+    `crowd`: what keeps prompts back while requests decode; None for nothing.
     """
 
     policy: Policy
@@ -60,7 +61,7 @@ class Batcher:
     sharing: bool
     max_requests: int
     packing: Packing | None
-    beside_decodes: int | None = None
+    crowd: Crowd | None = None
     all: dict[str, Progress] = field(init=False, default_factory=dict)
     _coming: list[tuple[int, int, str]] = field(init=False, default_factory=list)
     _followers: dict[str, list[Request]] = field(init=False, default_factory=dict)
@@ -69,7 +70,6 @@ class Batcher:
     _running: set[str] = field(init=False, default_factory=set)
     _waiting: int = field(init=False, default=0)
     _decoding: int = field(init=False, default=0)
-    _under_way: dict[int, bool] = field(init=False, default_factory=dict)
     _heeds_load: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,10 +109,7 @@ class Batcher:
     @property
     def _crowded(self) -> bool:
         """Whether another micro-batch with a prompt would keep requests that decode waiting."""
-        most = self.beside_decodes
-        if most is None or not self._decoding or len(self._under_way) < most:
-            return False
-        if not any(self._under_way.values()):
+        if self.crowd is None or not self._decoding or not self.crowd.full:
             return False
         return bool(self._prefill) and (
             len(self._running) < self.max_requests or self._prefill[0][1] in self._running
@@ -184,7 +181,8 @@ class Batcher:
 
     def submitted(self, micro_batch: MicroBatch) -> None:
         """Note that a micro-batch is on its way."""
-        self._under_way[micro_batch.index] = any(c.tokens > 1 for c in micro_batch.chunks)
+        if self.crowd is not None:
+            self.crowd.submitted(micro_batch)
         if self.packing is not None:
             ending = {c.request for c in micro_batch.chunks if self.all[c.request].prefilled}
             self.packing.submitted(micro_batch, ending)
@@ -193,7 +191,8 @@ class Batcher:
         """Note that a micro-batch is done: tokens come out, decodes go on, followers arrive."""
         if self.packing is not None:
             self.packing.finished(micro_batch.index)
-        del self._under_way[micro_batch.index]
+        if self.crowd is not None:
+            self.crowd.finished(micro_batch.index)
         for name, prefix, tokens in micro_batch.chunks:
             progress = self.all[name]
             if prefix + tokens < progress.request.prompt:

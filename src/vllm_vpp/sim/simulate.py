@@ -15,6 +15,7 @@ from typing import Protocol
 from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.chunking import Policy
 from vllm_vpp.core.cost import CostModel
+from vllm_vpp.core.crowd import Crowd
 from vllm_vpp.core.dispatch import Dispatcher, Placed
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.order import Order
@@ -153,7 +154,7 @@ def simulate(requests: Sequence[Request], setup: Setup) -> Run:
         sharing=setup.sharing,
         max_requests=setup.max_requests,
         packing=setup.packing_on(dispatcher),
-        beside_decodes=setup.layout.depth_beside_decodes() if setup.depth is None else None,
+        crowd=Crowd(setup.layout.depth_beside_decodes()) if setup.depth is None else None,
     )
     batcher.add(requests)
     with _collector_paused():
