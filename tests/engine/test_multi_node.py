@@ -187,7 +187,8 @@ def test_transfers_are_hidden_up_to_the_rate_that_the_simulator_predicts(
     stage = free * 2 / chunks / 4  # two ranks are busy, a chunk has four stages
     for share in (0.5, 4.0):
         rate = CHUNK * token_bytes / (share * stage)
-        expected = predicted(stage, chunks, share * stage) / predicted(stage, chunks, 0.0)
+        links = Links(latency=share * stage, channels=1)
+        expected = predicted(stage, chunks, links) / predicted(stage, chunks, Links())
         found = seconds(rate)[0] / free
         print(f"{rate * 8e-6:.1f} Mbit/s: {found:.2f} of the time, predicted {expected:.2f}")
         assert (expected < 1.15) is (share < 1)
@@ -195,14 +196,52 @@ def test_transfers_are_hidden_up_to_the_rate_that_the_simulator_predicts(
         assert found < 1.3 * expected or share > 1  # messages of the engine queue behind data, too
 
 
-def predicted(stage: float, chunks: int, transfer: float) -> float:
+@pytest.mark.slow
+def test_machines_far_apart_answer_alike_and_hide_the_distance(tmp_path: Path) -> None:
+    """What crosses is a stage's time on its way, or thirty: chunks in flight hide the first."""
+    length, count, depth = 8192, 3, 4
+    sampling = GREEDY | {"max_tokens": 1}
+    one = {**STEPS[0], "prompts": [prompt(length, seed=i) for i in range(count)]}
+    steps = [*STEPS, *({**one, "name": name, "sampling": sampling} for name in ("warm", "timed"))]
+
+    def seconds(late_s: float) -> float:
+        """Of a prompt."""
+        with two_hosts(late_s) as pair:
+            if pair is None:
+                pytest.skip("may not make network namespaces and their devices here")
+            first, second = pair
+            vpp = V | {"in_flight": depth}
+            engines = [replace(on(h, r, first, vpp), caching=False) for r, h in enumerate(pair)]
+            with follower(second, engines[1], tmp_path / "second.log"):
+                answers = run(engines[0], steps, limit_s=280, prefix=first.prefix())
+        for mine, expected in zip(outputs(answers["alone"]), brief_answers(), strict=True):
+            assert mine.tokens == expected.tokens
+            assert mine.logprobs == expected.logprobs
+        return float(answers["timed"]["seconds"]) / count
+
+    free = seconds(0.0)
+    chunks = length // CHUNK
+    stage = free * 2 / chunks / 4  # two ranks are busy, a chunk has four stages
+    for stages in (1.0, 30.0):
+        links = Links(latency=stages * stage)
+        expected = predicted(stage, chunks, links, depth) / predicted(stage, chunks, Links(), depth)
+        found = seconds(stages * stage) / free
+        print(
+            f"{1e3 * stages * stage:.1f} ms away: {found:.2f} of the time, {expected:.2f} expected"
+        )
+        assert (expected < 1.25) is (stages == 1.0)
+        assert 0.7 * expected < found < 1.3 * expected
+
+
+def predicted(stage: float, chunks: int, links: Links, in_flight: int | None = None) -> float:
     """Seconds of a prompt in equal chunks on a V of two ranks."""
     layout = Layout(2, 2)
     setup = Setup(
         layout=layout,
         cost=StageCost.by_layers(QuadraticCost(c0=4 * stage, b=0.0, a=0.0), [1] * layout.stages),
         policy=make_policy({"policy": "fixed", "chunk": CHUNK}, law=None, ranks=2),
-        links=Links(latency=transfer, channels=1),
+        links=links,
+        depth=in_flight,
     )
     return simulate([Request(name="r", prompt=chunks * CHUNK)], setup).ttft()[0]
 

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 from vllm_vpp.bench.document import document
+from vllm_vpp.bench.dtype import fast_dtype
 from vllm_vpp.bench.engine import Arm
 from vllm_vpp.bench.models import ModelSpec, checkpoint, small
 from vllm_vpp.bench.smollm2 import long_context, smollm2
@@ -24,7 +25,7 @@ def smollm2_arm(name: str, chunk: int, tokens: int, vpp: dict[str, Any]) -> Arm:
         chunk=chunk,
         max_model_len=length,
         vpp=vpp,
-        options={"dtype": "bfloat16", "hf_overrides": long_context(length)},
+        options={"dtype": fast_dtype(), "hf_overrides": long_context(length)},
     )
 
 
@@ -42,7 +43,7 @@ def made_arm(name: str, spec: ModelSpec, vpp: dict[str, Any], chunk: int, length
         chunk=chunk,
         max_model_len=length,
         vpp=vpp,
-        options={"dtype": "bfloat16"},
+        options={"dtype": fast_dtype()},
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from vllm_vpp.bench.compare import Measured, compare
 from vllm_vpp.bench.document import document
+from vllm_vpp.bench.dtype import fast_dtype
 from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.smollm2 import long_context, smollm2
 from vllm_vpp.bench.stats import Ratio, paired_ratio
@@ -104,7 +105,7 @@ def run(
         "ranks": ranks,
         "chunk": chunk,
         "max_model_len": length,
-        "options": {"dtype": "bfloat16", "hf_overrides": long_context(length)},
+        "options": {"dtype": fast_dtype(), "hf_overrides": long_context(length)},
     }
     arms = [
         Arm(name=CPP, vpp={"layout": "linear"}, **shared),

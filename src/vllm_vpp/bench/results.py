@@ -78,7 +78,10 @@ _ADDED: Result = {"record": True, "profile": False}  # fields of an arm that old
 def _check_same(before: Result, now: Result) -> None:
     """Raises InputError unless both are measurements of the same things."""
     arms = {name: _ADDED | arm for name, arm in before.get("arms", {}).items()}
+    # older files do not name the instructions
+    hardware = {n: v for n, v in now["machine"].items() if n == "instructions"}
     before = {"arrivals": {}} | before | {"arms": arms}
+    before["machine"] = hardware | before.get("machine", {})
     for name in ("suite", "arms", "prompt_tokens", "arrivals", "machine"):
         if before.get(name) != now[name]:
             raise InputError(

@@ -8,6 +8,7 @@ only without chunks (`vllm.platforms.cpu`), so there its layers are timed alone.
 from collections.abc import Callable
 
 from vllm_vpp.bench.arms import made_arm, random_prompt
+from vllm_vpp.bench.dtype import fast_dtype
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.layer_timing import Bench, time_layers
 from vllm_vpp.bench.models import ModelSpec, checkpoint, small
@@ -48,7 +49,7 @@ def latent(tell: Callable[[str], object]) -> dict[str, list[float]]:
     heard("timing")
     model = read_model(str(checkpoint(small("deepseek-v3", layers=4))))
     prefixes = range(0, _LATENT_TOKENS, _LATENT_CHUNK)
-    bench = Bench(device="cpu", dtype="bfloat16", threads=1)
+    bench = Bench(device="cpu", dtype=fast_dtype(), threads=1)
     cost = time_layers(model, bench, [_LATENT_CHUNK], list(prefixes), heard)
     batches = [
         MicroBatch(k, (Chunk("", prefix, _LATENT_CHUNK),)) for k, prefix in enumerate(prefixes)
