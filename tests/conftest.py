@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from hypothesis import settings
 
 from vllm_vpp.core.chunking import make_policy
 from vllm_vpp.core.cost import QuadraticCost, StageCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.core.timeline import SpanKind
 from vllm_vpp.sim import Links, Setup, at_once, simulate
+
+# how long an example takes says more about what else runs; hangs end by pytest's own limit
+settings.register_profile("vpp", deadline=None)
+settings.load_profile("vpp")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -67,7 +67,7 @@ laws = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     spec=specs(),
     law=laws,
@@ -90,7 +90,7 @@ def test_chunks_cover_the_prompt_once_within_the_limits(
     assert plan == chunk_plan(policy, length, limit=limit, block=block)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(spec=specs(), data=st.data())
 def test_any_view_gets_a_legal_chunk(spec: dict[str, Any], data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 100_000))

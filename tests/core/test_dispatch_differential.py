@@ -142,7 +142,7 @@ def per_rank(case: Case, actions: list[Action]) -> tuple[tuple[Action, ...], ...
     return Schedule.from_order(case.order.layout, actions).actions
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(case=cases(), data=st.data())
 def test_engine_order_is_the_simulated_order(case: Case, data: st.DataObject) -> None:
     expected = oracle(case)
@@ -155,7 +155,7 @@ def test_engine_order_is_the_simulated_order(case: Case, data: st.DataObject) ->
     Schedule.from_order(case.order.layout, [p.action for p in sent]).check()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(case=cases())
 def test_settled_actions_come_in_virtual_order(case: Case) -> None:
     starts = [p.start_ns for p in engine(case, lambda: True)]

@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
@@ -79,7 +79,6 @@ spans = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(drawn=st.lists(spans, max_size=25))
 def test_parts_sum_to_the_window_on_every_rank(drawn: list[Span]) -> None:
     drawn.append(Span(0, C, 0, 0, 5, 6))
@@ -95,7 +94,6 @@ def test_parts_sum_to_the_window_on_every_rank(drawn: list[Span]) -> None:
 intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
 
 
-@settings(deadline=None)
 @given(left=intervals, right=intervals)
 def test_interval_arithmetic_is_that_of_sets(
     left: list[tuple[int, int]], right: list[tuple[int, int]]

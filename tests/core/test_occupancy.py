@@ -1,7 +1,7 @@
 """Why ranks are idle: by hand, and as a partition of any timeline."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
@@ -112,7 +112,6 @@ spans = st.builds(
 times = st.dictionaries(st.integers(0, 4), st.integers(-10, 140))
 
 
-@settings(deadline=None)
 @given(drawn=st.lists(spans, max_size=25), submitted=times, result=times)
 def test_compute_exposed_and_idle_partition_the_window(
     drawn: list[Span], submitted: dict[int, int], result: dict[int, int]

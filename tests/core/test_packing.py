@@ -52,7 +52,7 @@ def test_the_papers_window_of_n_plus_one() -> None:
     assert 0 < fourth < SIZE  # 3 of 4 seconds are left: a part of it fits
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     chunks=st.lists(st.integers(2, 12), min_size=2, max_size=4),
     ranks=st.integers(2, 4),

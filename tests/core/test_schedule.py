@@ -1,7 +1,7 @@
 """Schedules as data: text form, validator, golden grids of the paper's orders."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
@@ -52,7 +52,6 @@ def test_async_issues_the_head_before_the_tail_and_vanilla_after() -> None:
 shapes = st.builds(Layout, st.integers(1, 5), st.integers(1, 4))
 
 
-@settings(deadline=None)
 @given(
     order=st.sampled_from(OrderName),
     layout=shapes,
@@ -70,7 +69,6 @@ def test_generated_schedules_obey_every_rule_and_round_trip(
     assert [len(s) for s in unit_starts(schedule)] == [len(a) for a in schedule.actions]
 
 
-@settings(deadline=None)
 @given(data=st.data(), layout=shapes, chunks=st.integers(2, 6))
 def test_any_swap_that_breaks_a_rule_is_found(
     data: st.DataObject, layout: Layout, chunks: int
@@ -116,7 +114,6 @@ def test_text_that_is_no_schedule_is_refused(text: str) -> None:
         Schedule.parse(Layout(2, 2), text)
 
 
-@settings(deadline=None)
 @given(layout=shapes)
 def test_layouts_fold(layout: Layout) -> None:
     owned = [stage for rank in range(layout.ranks) for stage in layout.stages_of(rank)]
@@ -158,7 +155,6 @@ def test_unknown_order_is_one_clear_line() -> None:
         Order.of("lazy", Layout(2, 2))
 
 
-@settings(deadline=None)
 @given(layout=shapes, data=st.data())
 def test_preference_is_what_choose_does(layout: Layout, data: st.DataObject) -> None:
     """The dispatcher's short cut for orders with a fixed preference."""

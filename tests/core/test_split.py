@@ -39,7 +39,7 @@ def test_vllms_own_split_unbalances_the_ranks_of_a_v() -> None:
     assert rank_loads(layout, balanced_split(layout, 30), [1] * 30, 0, 0) == (15, 15)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_the_busiest_rank_has_the_smallest_possible_load(data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, 4))

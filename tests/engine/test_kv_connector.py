@@ -24,7 +24,7 @@ from engine_runs import (
     stock,
 )
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 BLOCK = 128  # tokens of a KV block on the CPU backend
 STORED = (512, 2000)  # prompts of one chunk and of four
@@ -66,7 +66,7 @@ class Store(NamedTuple):
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     folder = tmp_path_factory.mktemp("kv")
     engine = connected(Engine("llama", 2, V), folder, chunked=True)
-    answers = run(engine, STEPS, limit_s=120)
+    answers = run(engine, STEPS)
     assert answers["left"] == {"requests": 0, "blocks": 0}
     yield Store(folder, outputs(answers["answers"]))
     shutil.rmtree(folder)
@@ -113,7 +113,7 @@ def test_another_engine_decodes_what_a_v_prefilled(
     folder = tmp_path / "kv"
     shutil.copytree(store.folder, folder)
     spoil(folder, len(STORED) + 1, layer=LAYERS - 1)
-    answers = run(connected(consumer, folder, chunked=True), STEPS, limit_s=120)
+    answers = run(connected(consumer, folder, chunked=True), STEPS)
     *found, spoiled = outputs(answers["answers"])
     for mine, other, length in zip(found, reference(), STORED, strict=True):
         assert mine.cached == (length - 2) // BLOCK * BLOCK, "nothing was loaded"
@@ -127,8 +127,8 @@ def test_another_engine_decodes_what_a_v_prefilled(
 def test_the_example_connector_passes_a_prompt_of_one_chunk(tmp_path: Path) -> None:
     steps = [{"do": "generate", "name": "one", "prompts": [prompt(512)], "sampling": GREEDY}]
     folder = tmp_path / "kv"
-    produced = run(connected(Engine("llama", 2, V), folder, chunked=False), steps, limit_s=120)
-    consumed = run(connected(Engine("llama", 1), folder, chunked=False), steps, limit_s=120)
+    produced = run(connected(Engine("llama", 2, V), folder, chunked=False), steps)
+    consumed = run(connected(Engine("llama", 1), folder, chunked=False), steps)
     (one,), (other,) = outputs(produced["one"]), outputs(consumed["one"])
     assert difference(one, reference()[0]) == 0
     assert (one.cached, other.cached) == (0, 384)

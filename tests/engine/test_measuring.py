@@ -7,13 +7,15 @@ import pytest
 
 from vllm_vpp.bench.arms import random_prompt
 from vllm_vpp.bench.compare import Measured, compare
+from vllm_vpp.bench.dtype import fast_dtype
 from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.models import checkpoint, small
+from vllm_vpp.core.timeline import SpanKind
 from vllm_vpp.profiles.operators import OperatorGroup
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
-LONG, LATER_S = 6000, 0.5
+LONG, LATER_S = 6000, 0.1
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def measured(folder: Path) -> Measured:
         chunk=512,
         max_model_len=LONG + 16,
         vpp={"layout": "v", "metrics": False},
-        options={"dtype": "bfloat16"},
+        options={"dtype": fast_dtype()},
         profile=True,
     )
     requests = [
@@ -44,8 +46,10 @@ def measured(folder: Path) -> Measured:
 
 def test_a_request_is_sent_at_its_time_while_another_runs(measured: Measured) -> None:
     first, second = measured.replies
-    assert (second.sent_ns - first.sent_ns) * 1e-9 == pytest.approx(LATER_S, abs=0.1)
-    assert second.sent_ns < first.token_ns[0]
+    due_ns = first.sent_ns + round(LATER_S * 1e9)
+    assert second.sent_ns >= due_ns - 1_000_000
+    # one who waits for the first answer sends no earlier than that
+    assert second.sent_ns - due_ns < (first.token_ns[0] - due_ns) / 4
     assert len(second.tokens) == 2
 
 
@@ -57,8 +61,10 @@ def test_the_profile_of_the_run_has_both_ranks_and_their_groups(measured: Measur
         attention, matmul = (
             rank.groups[group] for group in (OperatorGroup.ATTENTION, OperatorGroup.MATMUL)
         )
-        assert attention.seconds > 0.1
-        assert matmul.seconds > 0.1
+        spans = measured.timeline.of(rank.rank, SpanKind.COMPUTE)
+        computing = sum(span.end_ns - span.start_ns for span in spans) * 1e-9
+        assert attention.seconds > 0.05 * computing
+        assert matmul.seconds > 0.05 * computing
         assert attention.seconds + matmul.seconds < measured.replies[0].ttft
         assert rank.groups[OperatorGroup.MOE].calls == 0
 

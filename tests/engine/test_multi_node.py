@@ -35,7 +35,7 @@ from vllm_vpp.core.cost import QuadraticCost, StageCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.sim import Links, Request, Setup, simulate
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 PORT = 29_641
 STEPS = [brief()]
@@ -113,6 +113,17 @@ def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return []
 
 
+def session_of(leader: int) -> list[psutil.Process]:
+    """What a process has started that still runs, also when it has itself ended."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            is_dead = process.status() == psutil.STATUS_ZOMBIE
+            if os.getsid(process.pid) == leader and not is_dead:
+                found.append(process)
+    return found
+
+
 @pytest.mark.parametrize(
     ("vpp", "ahead"),
     [(V, False), ({"layout": "linear"}, False), (V, True)],
@@ -133,9 +144,12 @@ def test_two_machines_answer_like_one_rank(
         hidden = 128 * 4  # bytes of a token's hidden state, as much again for the residual
         assert first.sent_bytes() > sum(BRIEF) * hidden
         began = time.monotonic()
-        node.wait(30)  # the first node's end is the second one's
+        node.wait(60)  # the first node's end is the second one's
         print(f"second node gone {time.monotonic() - began:.1f} s after the first")
-        assert not family_of(node)
+        deadline = time.monotonic() + 30
+        while (left := session_of(node.pid)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left
 
 
 def test_a_cable_cut_in_mid_prefill_is_an_error_in_bounded_time(
@@ -154,7 +168,7 @@ def test_a_cable_cut_in_mid_prefill_is_an_error_in_bounded_time(
         began = time.monotonic()
         second.cut()
         with pytest.raises(AssertionError, match="timed out"):
-            running.result(90)
+            running.result(200)
         print(f"first node ended {time.monotonic() - began:.1f} s after the cable was cut")
         assert time.monotonic() - began < 60
 
@@ -260,7 +274,7 @@ def test_a_node_that_is_killed_ends_the_other(hosts: tuple[Host, Host], tmp_path
         for process in family_of(node):
             process.kill()
         with pytest.raises(AssertionError) as caught:
-            running.result(60)
+            running.result(200)
         assert "no end within" not in str(caught.value)
         print(f"first node ended {time.monotonic() - began:.1f} s after the second was killed")
         assert time.monotonic() - began < 30

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from test_same_answers import chunks_by_request, largest_difference
 from vllm_vpp.core.batch import MicroBatch
 from vllm_vpp.core.timeline import SpanKind
 from vllm_vpp.core.trace import Run, read_run
+
+WARMING = 2  # micro-batches that pay for warming up
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -83,7 +86,7 @@ def test_no_policy_changes_the_answers(
 def test_what_was_learned_is_kept_for_the_next_start(tmp_path: Path) -> None:
     vpp = {"layout": "v", "chunking": {"policy": "ramp", "peak": CHUNK}}
     steps = [together(9000)]
-    first, _ = recorded(vpp, tmp_path, steps)
+    first, learned_from = recorded(vpp, tmp_path, steps)
     assert "law" not in first["config"]["vpp"]["resolved"]
     (file,) = (tmp_path / "cache" / "vpp").glob("*.json")
     kept = json.loads(file.read_text())
@@ -92,11 +95,19 @@ def test_what_was_learned_is_kept_for_the_next_start(tmp_path: Path) -> None:
     second, trace = recorded(vpp, tmp_path, steps)
     assert second["config"]["vpp"]["resolved"]["law"] == pytest.approx(kept["law"])
     assert trace.law.b == pytest.approx(kept["law"]["b"])
-    assert outputs(second["together"]) == outputs(second["together"])
-    whole = [span for span in trace.timeline.spans if span.kind is SpanKind.COMPUTE]
-    measured = sum(span.end_ns - span.start_ns for span in whole) * 1e-9
-    predicted = sum(map(trace.law.seconds, trace.timeline.micro_batches))
-    assert predicted == pytest.approx(measured, rel=0.5)
+    assert [o.tokens for o in outputs(second["together"])] == [
+        o.tokens for o in outputs(first["together"])
+    ]
+    # against the run that it was learned from: other tests may slow down one run and not the next
+    timeline = learned_from.timeline
+    measured: Counter[int] = Counter()
+    for span in timeline.spans:
+        if span.kind is SpanKind.COMPUTE:
+            measured[span.micro_batch] += span.end_ns - span.start_ns
+    prefill = [batch for batch in timeline.micro_batches if batch.tokens > 64][WARMING:]
+    ratios = [trace.law.seconds(batch) / (measured[batch.index] * 1e-9) for batch in prefill]
+    assert len(ratios) > 8
+    assert statistics.median(ratios) == pytest.approx(1.0, abs=0.5)
 
 
 def test_nothing_is_learned_where_the_cost_is_given(tmp_path: Path) -> None:

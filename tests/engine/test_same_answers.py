@@ -179,7 +179,7 @@ def test_preempted_requests_answer_like_one_rank(ahead: bool) -> None:
 def test_more_micro_batches_in_flight_than_a_message_queue_holds() -> None:
     steps = [{"do": "generate", "name": "long", "prompts": [prompt(2000)], "sampling": GREEDY}]
     small = {"max_num_batched_tokens": 32, "max_model_len": 4096}
-    answers = run(Engine("llama", 2, {**V, "in_flight": 60}, options=small), steps, limit_s=120)
+    answers = run(Engine("llama", 2, {**V, "in_flight": 60}, options=small), steps)
     reference = [outputs(stock("llama")["alone"])[LENGTHS.index(2000)]]
     assert largest_difference(outputs(answers["long"]), reference) <= TOGETHER_BOUND["llama"]
 

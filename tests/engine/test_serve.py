@@ -55,11 +55,10 @@ def test_concurrent_requests_answer_like_stock_vllm(server: Server, stream: bool
 
 def test_requests_that_arrive_during_decode_answer_like_stock_vllm(server: Server) -> None:
     decoding = [body(tokens, 140, stream=True) for tokens in crowd()["prompts"]]
+    made = server.metric("vllm:generation_tokens_total")
     with ThreadPoolExecutor(len(decoding)) as pool:
         running = [pool.submit(complete, server, request) for request in decoding]
-        deadline = time.monotonic() + 60
-        while server.metric("vllm:generation_tokens_total") == 0 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        server.wait_for(lambda: server.metric("vllm:generation_tokens_total") > made)
         late = complete_all(server, mixed(stream=True))
         assert late == tokens_of(expected("together"))
         assert [one.result(300) for one in running] == tokens_of(expected("crowd"))
@@ -110,7 +109,7 @@ def test_live_numbers_are_on_the_metrics_page(server: Server) -> None:
     waits = server.metric("vllm:vpp_rank_input_wait_seconds_total")
     assert 0 <= server.metric("vllm:vpp_rank_exposed_communication_seconds_total") <= waits
     assert server.rest()["vllm:num_requests_running"] == 0
-    assert server.metric("vllm:vpp_in_flight") == 0
+    server.wait_for(lambda: server.metric("vllm:vpp_in_flight") == 0)
 
 
 def test_fifty_requests_aborted_in_mid_prefill_leave_nothing_behind(server: Server) -> None:
@@ -157,7 +156,7 @@ def test_a_dead_worker_ends_the_server(server: Server) -> None:
     def ask() -> None:
         try:
             answer = httpx.post(
-                f"{server.url}/v1/completions", json=body(prompt(16_000, 300), 8), timeout=60
+                f"{server.url}/v1/completions", json=body(prompt(30_000, 300), 2000), timeout=300
             )
             failure.append(f"{answer.status_code} {answer.text}")
         except httpx.TransportError as error:
@@ -165,8 +164,7 @@ def test_a_dead_worker_ends_the_server(server: Server) -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(1.0)
-    assert server.metric("vllm:num_requests_running") == 1
+    server.wait_for(lambda: server.metric("vllm:num_requests_running") == 1)
     victim.kill()
     seconds = wait_for_end(server, family, 30)
     print(f"kill to end: {seconds:.1f} s; the client got {failure}")

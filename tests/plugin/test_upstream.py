@@ -26,6 +26,7 @@ HOST = {
     "_record",
     "_recorder",
     "vpp_run",
+    "vpp_watch",
     "_run",
     "_run_stage",
 }
@@ -43,8 +44,8 @@ SCHEDULER = {
     "_within",
 }
 OWN: dict[str, set[str]] = {
-    "VPPExecutor": {"_header", "_received", "_send", "_show"},
-    "VPPRayExecutor": {"_header", "_received", "_send", "_show"},
+    "VPPExecutor": {"_header", "_received", "_send", "_show", "_watch"},
+    "VPPRayExecutor": {"_header", "_received", "_send", "_show", "_watch"},
     "VPPScheduler": SCHEDULER,
     "VPPAsyncScheduler": SCHEDULER | {"_may_go_ahead"},
     "VPPCPUWorker": HOST,

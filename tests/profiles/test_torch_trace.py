@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_vpp.errors import InputError
@@ -182,7 +182,6 @@ timed = st.builds(
 hosted = st.builds(operator, names, st.integers(0, 200), st.integers(1, 40), st.integers(1, 3))
 
 
-@settings(deadline=None)
 @given(events=st.one_of(*(st.lists(e, min_size=1, max_size=30) for e in (timed, hosted))))
 def test_parts_sum_to_the_window_on_every_rank(events: list[Any]) -> None:
     (rank,) = profile("x", [trace_of("r", document(events))]).ranks

@@ -45,7 +45,7 @@ times_lists = st.lists(st.integers(1, 1000), min_size=1, max_size=24)
 ranks_and_sweeps = st.tuples(st.integers(1, 8), st.integers(1, 4))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(ranks=st.integers(1, 8), times=times_lists)
 def test_linear_makespan_is_the_flow_shops(ranks: int, times: list[int]) -> None:
     """Theory (2): T = W/P + (P-1)/P max t_i, whatever the order of sizes."""
@@ -54,7 +54,7 @@ def test_linear_makespan_is_the_flow_shops(ranks: int, times: list[int]) -> None
     assert makespan(Layout(ranks, 1), scaled) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(shape=ranks_and_sweeps, times=times_lists, order=st.sampled_from(OrderName))
 def test_no_schedule_beats_the_limit_or_the_bound_of_its_layout(
     shape: tuple[int, int], times: list[int], order: OrderName
@@ -174,7 +174,7 @@ def test_greedy_is_optimal_for_growing_chunks_on_two_ranks(chunks: int, share: f
     assert makespan(Layout(2, 2), [4 * t for t in times]) == best_makespan(times)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(times=st.lists(st.integers(1, 20), min_size=1, max_size=4))
 def test_greedy_is_within_a_tenth_of_the_best_for_any_chunks(times: list[int]) -> None:
     """Worst of 200 random lists of up to five: 3.8%."""
@@ -281,7 +281,7 @@ def test_dispatch_and_host_overhead_cost_what_they_should() -> None:
     assert span(host=4 / NS, depth=1) == 50 + 4 * 4
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(shape=ranks_and_sweeps, times=times_lists, latency=st.integers(0, 50))
 def test_metrics_of_a_simulation_sum_to_its_makespan(
     shape: tuple[int, int], times: list[int], latency: int

@@ -57,7 +57,6 @@ def test_stages_of_the_sparse_model_start_on_layers_with_an_indexer() -> None:
     assert len(read_model("deepseek-v3.1").starts) == 61
 
 
-@settings(deadline=None)
 @given(
     tokens=st.integers(1, 60),
     prefix=st.integers(0, 90),
@@ -281,7 +280,7 @@ def test_a_file_that_is_no_cost_model_is_refused(kind: Any) -> None:
     ],
     ids=["quadratic", "fitted", "table", "analytic"],
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(chunks=st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 30_000)), max_size=3))
 def test_models_agree_with_themselves_and_grow(
     cost: CostModel, chunks: list[tuple[int, int]]

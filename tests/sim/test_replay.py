@@ -41,7 +41,7 @@ def as_measured(run: Run) -> Timeline:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     layout=st.builds(Layout, st.integers(1, 4), st.integers(1, 3)),
     order=st.sampled_from(OrderName),

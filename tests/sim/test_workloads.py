@@ -57,7 +57,7 @@ requests = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     drawn=requests,
     layout=st.builds(Layout, st.integers(1, 3), st.integers(1, 3)),

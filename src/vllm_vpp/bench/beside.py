@@ -8,7 +8,7 @@ end; with `long_prefill_token_threshold` they share its steps. All arms have the
 from dataclasses import replace
 from typing import Any
 
-from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt
+from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt
 from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.suite import Plan
 
@@ -39,5 +39,5 @@ def fairness() -> Plan:
 
 def _arm(name: str) -> Arm:
     vpp, options = _ARMS[name]
-    made = llama_arm(name, {"cost": LLAMA_COST, **vpp}, chunk=_CHUNK, length=LONG + 100)
+    made = llama_arm(name, {"cost": llama_cost(), **vpp}, chunk=_CHUNK, length=LONG + 100)
     return replace(made, options=made.options | options)

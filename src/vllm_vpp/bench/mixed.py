@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt
+from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt
 from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.suite import Plan, Suite
 from vllm_vpp.bench.workloads import conversation, paper_lengths, scaled
@@ -74,7 +74,7 @@ def suite_of_trace(path: Path) -> Suite:
 
 def _arms() -> list[Arm]:
     made = [
-        llama_arm(name, {"cost": LLAMA_COST, **vpp}, chunk=chunk, length=_LENGTH)
+        llama_arm(name, {"cost": llama_cost(), **vpp}, chunk=chunk, length=_LENGTH)
         for name, (chunk, vpp) in _ARMS.items()
     ]
     return [replace(a, options=a.options | {"kv_cache_memory_bytes": _KV_BYTES}) for a in made]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, made_arm, random_prompt
+from vllm_vpp.bench.arms import llama_arm, llama_cost, made_arm, random_prompt
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.models import small
 from vllm_vpp.bench.suite import Plan
@@ -25,10 +25,10 @@ def bubble() -> Plan:
 def depth() -> Plan:
     """How many micro-batches a V needs in flight."""
     arms = [
-        llama_arm(f"V, {n} in flight", {"layout": "v", "in_flight": n}, chunk=1024, length=16_400)
+        llama_arm(f"V, {n} in flight", {"layout": "v", "in_flight": n}, chunk=512, length=8208)
         for n in (2, 3, 4, 5, 6, 9)
     ]
-    return arms, {"": [Request(prompt=random_prompt(16_384, 1))]}
+    return arms, {"": [Request(prompt=random_prompt(8192, 1))]}
 
 
 def lengths() -> Plan:
@@ -37,7 +37,7 @@ def lengths() -> Plan:
     wanted: list[tuple[str, int, dict[str, Any]]] = [
         *((f"CPP {chunk}", chunk, {"layout": "linear"}) for chunk in (512, 1024, 2048)),
         *((f"VPP {chunk}", chunk, {"layout": "v"}) for chunk in (1024, 2048)),
-        ("auto", 4096, {"layout": "auto", "prompts": counts, "cost": LLAMA_COST}),
+        ("auto", 4096, {"layout": "auto", "prompts": counts, "cost": llama_cost()}),
     ]
     arms = [
         llama_arm(name, vpp, chunk=chunk, length=counts[-1] + 16) for name, chunk, vpp in wanted
@@ -48,7 +48,7 @@ def lengths() -> Plan:
 def sliding() -> Plan:
     """Two layers in three see 1024 tokens only, so chunk times bend."""
     spec = small("gemma3", layers=12, dtype="bfloat16", sliding_window=1024)
-    ramp = {"peak": 2048, "down": 4, "up": 1}
+    ramp = {"peak": 1024, "down": 4, "up": 1}
     chunkings: dict[str, dict[str, Any] | None] = {
         "fixed": None,
         "ramp": {"policy": "ramp", **ramp},
@@ -59,9 +59,9 @@ def sliding() -> Plan:
             f"V, {name}",
             spec,
             {"layout": "v"} | ({} if chunking is None else {"chunking": chunking}),
-            chunk=2048 if chunking is None else 4096,
-            length=32_800,
+            chunk=1024 if chunking is None else 2048,
+            length=16_400,
         )
         for name, chunking in chunkings.items()
     ]
-    return arms, {"": [Request(prompt=random_prompt(32_768, 1))]}
+    return arms, {"": [Request(prompt=random_prompt(16_384, 1))]}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt, smollm2_arm, text
+from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Plan
 
@@ -35,8 +35,8 @@ STOCK = "stock vLLM, one rank"
 FITTED = ("CPP", "VPP")
 """Arms of `arms` that the cost of the others' predictions is fitted to."""
 
-_TOKENS = 16_384
-# Each at its best on the simulator with `LLAMA_COST`; token throttling as it is.
+_TOKENS = 8192
+# Each at its best on the simulator with `llama_cost`; token throttling as it is.
 _LINEAR: dict[str, tuple[int, dict[str, Any]]] = {
     "CPP": (256, {"policy": "fixed", "chunk": 256}),
     "equal-time": (4096, {"policy": "equal-time", "chunk": 1024}),
@@ -63,7 +63,7 @@ def arms() -> Plan:
     }
     each = {n: (c, {"layout": "linear", "chunking": spec}) for n, (c, spec) in _LINEAR.items()}
     made = [
-        llama_arm(name, {"cost": LLAMA_COST, **vpp}, chunk=chunk, length=length)
+        llama_arm(name, {"cost": llama_cost(), **vpp}, chunk=chunk, length=length)
         for name, (chunk, vpp) in (each | folded).items()
     ]
     return [*made, stock], {"": [Request(prompt=random_prompt(_TOKENS, 1))]}

@@ -5,7 +5,7 @@ are modules of their own. `compare` runs them, `tools/make_docs.py` turns the fi
 """
 
 from vllm_vpp.bench import at_best, beside, mixed, one_prompt, overhead, predicted, tau, together
-from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt, smollm2_arm, text
+from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Plan, Suite
 
@@ -13,7 +13,7 @@ __all__ = ["SUITES"]
 
 
 def _chunks() -> Plan:
-    tokens = 16_000
+    tokens = 8000
     arms = [
         smollm2_arm(f"{name} {chunk}", chunk, tokens, {"layout": layout})
         for chunk in (256, 512, 1024, 2048)
@@ -32,10 +32,10 @@ def _equal() -> Plan:
 
 def _long() -> Plan:
     """Small chunks cost little here, so a ramp can be steep."""
-    ramp = {"policy": "ramp", "peak": 1568, "down": 6, "up": 1}
+    ramp = {"policy": "ramp"}
     equal_time = {"policy": "equal-time", "chunk": 2048}
     arms = [
-        llama_arm(name, vpp | {"cost": LLAMA_COST}, chunk=chunk, length=65_540)
+        llama_arm(name, vpp | {"cost": llama_cost()}, chunk=chunk, length=65_540)
         for name, chunk, vpp in (
             ("CPP", 2048, {"layout": "linear"}),
             ("DCPP", 2048, {"layout": "linear", "chunking": equal_time}),
@@ -51,7 +51,7 @@ SUITES = {
     for suite in (
         Suite(
             name="chunks",
-            title="Best fixed chunk, SmolLM2-135M, 16,000 tokens",
+            title="Best fixed chunk, SmolLM2-135M, 8000 tokens",
             rounds=3,
             plan=_chunks,
             alive=2,
@@ -112,13 +112,13 @@ SUITES = {
         ),
         Suite(
             name="depth",
-            title="Micro-batches in flight, small Llama, 16,384 tokens in chunks of 1024",
+            title="Micro-batches in flight, small Llama, 8192 tokens in chunks of 512",
             rounds=4,
             plan=one_prompt.depth,
         ),
         Suite(
             name="sliding",
-            title="Sliding windows, small Gemma 3, 32,768 tokens",
+            title="Sliding windows, small Gemma 3, 16,384 tokens",
             rounds=4,
             plan=one_prompt.sliding,
         ),
@@ -168,7 +168,7 @@ SUITES = {
         ),
         Suite(
             name="arms",
-            title="Every policy once, small Llama, 16,384 tokens",
+            title="Every policy once, small Llama, 8192 tokens",
             rounds=2,
             plan=predicted.arms,
             alive=5,

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from vllm_vpp.bench.arms import LLAMA_COST, llama_arm, random_prompt, smollm2_arm, text
+from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Plan
 
@@ -18,7 +18,7 @@ def ablation() -> Plan:
         "async": {"order": "async", "packing": False},
         "async, packed": {"order": "async"},
         "greedy, packed": {},
-        "greedy, packed, ramp": {"chunking": ramp, "cost": LLAMA_COST},
+        "greedy, packed, ramp": {"chunking": ramp, "cost": llama_cost()},
     }
     arms = [
         llama_arm(name, {"layout": "v", **vpp}, chunk=1024, length=8300)

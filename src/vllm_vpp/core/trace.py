@@ -1,6 +1,7 @@
 """Reads the trace folder that the plugin's recorder wrote, as a `Timeline`.
 
-Owns the meaning of the raw records. One file per process, one JSON value a line: a header, then
+Owns the meaning of the raw records. One file per process and, once that was long enough, an older
+one beside it (`older`); one JSON value a line: a header, then
   engine: ["b", index, [[request, prefix, tokens], ...], submitted_ns], with one number more where
           it needs the outcome of an earlier one: its index; ["d", index, result_ns],
           ["p", seconds spent on the last submit or wait, in ns]
@@ -8,10 +9,13 @@ Owns the meaning of the raw records. One file per process, one JSON value a line
           ["s", stage, index, start_ns, bytes] a send into `stage`; older files lack the bytes;
           ["r", stage, index, posted_ns, done_ns, waited_ns] a receive and how long the rank stood
           still for it; ["m", start_ns, end_ns, actions] one message.
-`machine.json` beside them, missing from older folders, says what they were made on.
+`machine.json` beside them, missing from older folders, says what they were made on. Micro-batches
+of which some records are gone, with an older file or as recording was off, are left out; the newest
+may be incomplete, where a run ended by force.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +28,7 @@ from vllm_vpp.core.requests import Seen
 from vllm_vpp.core.timeline import Span, SpanKind, Timeline
 from vllm_vpp.errors import InputError
 
-__all__ = ["Control", "Run", "read_run"]
+__all__ = ["Control", "Run", "older", "read_run"]
 
 
 @dataclass(slots=True)
@@ -76,6 +80,11 @@ class Run:
         return Seen(self.submitted_ns | ready, self.result_ns)
 
 
+def older(path: Path) -> Path:
+    """Where the records before those of a file are, if there are any."""
+    return path.with_name(path.name + ".old")
+
+
 def read_run(folder: Path | str) -> Run:
     """Read one trace folder. Raises InputError, naming file and line, for anything unreadable."""
     folder = Path(folder)
@@ -106,12 +115,16 @@ def read_run(folder: Path | str) -> Run:
             case ["p", spent]:
                 control.engine_ns += spent
     sizes: dict[tuple[int, int], int] = {}
-    found = _spans(files, control, sizes)
-    spans = sorted(found, key=lambda s: (s.start_ns, s.rank, s.kind, s.stage))
+    found = list(_spans(files, control, sizes))
+    kept = _complete(batches, found, layout.stages)
+    spans = sorted(
+        (s for s in found if s.micro_batch in kept),
+        key=lambda s: (s.start_ns, s.rank, s.kind, s.stage),
+    )
     timeline = Timeline(
         layout=layout,
         spans=tuple(spans),
-        micro_batches=tuple(MicroBatch(i, batches[i]) for i in sorted(batches)),
+        micro_batches=tuple(MicroBatch(i, batches[i]) for i in sorted(kept)),
         source="measured",
         notes={key: str(value) for key, value in header.items()},
     )
@@ -126,6 +139,14 @@ def read_run(folder: Path | str) -> Run:
         machine=_machine(folder / "machine.json"),
         after=after,
     )
+
+
+def _complete(batches: dict[int, tuple[Chunk, ...]], spans: list[Span], stages: int) -> set[int]:
+    """Micro-batches that ran on all stages, as far as it is known, and all later ones."""
+    ran: Counter[int] = Counter(s.micro_batch for s in spans if s.kind is SpanKind.COMPUTE)
+    whole = {i for i, chunks in batches.items() if not chunks or ran[i] == stages}
+    newest = max(whole, default=-1)
+    return whole | {i for i in batches if i > newest}
 
 
 def _machine(path: Path) -> dict[str, str]:
@@ -179,6 +200,7 @@ def _spans(
 
 def _records(path: Path) -> list[Any]:
     """Lines that are complete: the last one may be being written, or cut off by a full disk."""
+    before = _records(older(path)) if older(path).exists() else []
     found = []
     whole, _, _ = path.read_text(encoding="ascii").rpartition("\n")
     for number, line in enumerate(whole.splitlines(), 1):
@@ -190,4 +212,4 @@ def _records(path: Path) -> list[Any]:
             ) from None
     if not found or not isinstance(found[0], dict):
         raise InputError(f"{path}:1: no header; the file is damaged; record the run again")
-    return found
+    return [found[0], *before[1:], *found[1:]]

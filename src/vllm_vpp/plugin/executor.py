@@ -55,7 +55,8 @@ class VPPExecutor(MultiprocExecutor):
         self.flow = Flow(dispatcher, self._send, lambda reply: tokens_of(reply.output))
         self.ahead = Ahead()
         self.pace.use(dispatcher)
-        self.recorder = Recorder(self.settings.trace_dir, "engine", self._header())
+        settings = self.settings
+        self.recorder = Recorder(settings.trace_dir, "engine", self._header(), settings.trace_limit)
         record_machine(self.settings.trace_dir, _device(self.parallel_config))
         self._submitted = -1
         self._pools = self.model_config.runner_type == "pooling"
@@ -163,6 +164,15 @@ class VPPExecutor(MultiprocExecutor):
         super().shutdown()
         self.meter.close()
         self.pace.close()
+
+    def collective_rpc(self, method: Any, *args: Any, **options: Any) -> Any:
+        """Call every rank; what is to be watched, the engine minds as well."""
+        if method == "vpp_watch":
+            self._watch(**options["kwargs"])
+        return super().collective_rpc(method, *args, **options)
+
+    def _watch(self, *, live: bool, trace: bool) -> None:
+        self.meter.on, self.recorder.on = live, trace
 
     def _send(self, actions: Actions, replies: bool) -> "Future[Any] | None":
         if replies:

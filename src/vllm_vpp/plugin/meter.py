@@ -16,9 +16,10 @@ _S = 1e-9
 
 
 class EngineMeter:
-    """Counts what the engine submits and gets back; does nothing without a board."""
+    """Counts what the engine submits and gets back; does nothing without a board, or not `on`."""
 
     def __init__(self, board: Board | None) -> None:
+        self.on = True
         self._board = board
         self._active_ns = 0
         self._since_ns: int | None = None
@@ -34,6 +35,9 @@ class EngineMeter:
     def update(self, now_ns: int, in_flight: int, model_error: float, replans: int) -> None:
         """Write all numbers; `in_flight` is the number from now on."""
         if self._board is None:
+            return
+        if not self.on:
+            self._since_ns = None
             return
         if self._since_ns is not None:
             self._active_ns += now_ns - self._since_ns
@@ -51,9 +55,10 @@ class EngineMeter:
 
 
 class RankMeter:
-    """Adds up what a rank does; does nothing without a board."""
+    """Adds up what a rank does; does nothing without a board, or not `on`."""
 
     def __init__(self, board: Board | None, rank: int) -> None:
+        self.on = True
         self._board, self._rank = board, rank
         self._sent: dict[int, int] = {}
         self._taken: dict[int, int] = {}
@@ -68,26 +73,30 @@ class RankMeter:
 
         def sent(at_ns: int) -> None:
             number = self._sent[stage] = self._sent.get(stage, -1) + 1
-            if self._board is not None:
+            if self._board is not None and self.on:
                 self._board.set_sent(stage, number, at_ns)
 
         return sent
 
     def computed(self, took: Took) -> None:
         """Add what the device took for an action."""
-        if self._board is not None:
+        if self._board is not None and self.on:
             self._board.add_rank(self._rank, RankNumbers(took.lasted_ns * _S, 0, 0, 0))
 
     def ran(self, stage: int, asked_ns: int, start_ns: int, arrival: Arrival | None) -> None:
         """Add an action: when its input was asked for, and when it started."""
         if self._board is None:
             return
+        came = arrival if arrival is not None and arrival.done_ns is not None else None
+        if came is not None:
+            self._taken[stage] = self._taken.get(stage, -1) + 1
+        if not self.on:
+            return
         waited_ns = exposed_ns = 0
-        if arrival is not None and arrival.done_ns is not None:
-            number = self._taken[stage] = self._taken.get(stage, -1) + 1
-            sent_ns = self._board.sent_ns(stage, number)
+        if came is not None and came.done_ns is not None:
+            sent_ns = self._board.sent_ns(stage, self._taken[stage])
             waited_ns = start_ns - asked_ns
             if sent_ns is not None:
-                exposed_ns = max(0, min(start_ns, arrival.done_ns) - max(asked_ns, sent_ns))
+                exposed_ns = max(0, min(start_ns, came.done_ns) - max(asked_ns, sent_ns))
         more = RankNumbers(0, waited_ns * _S, exposed_ns * _S, 1)
         self._board.add_rank(self._rank, more)

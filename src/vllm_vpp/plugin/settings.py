@@ -37,6 +37,7 @@ _FIXES = {
     "metrics": 'write "metrics": false, or leave it out',
     "itl_target_ms": 'write "itl_target_ms": 200, or leave it out for no bound',
     "trace_dir": "write the path of a folder, or leave it out to record nothing",
+    "trace_limit_mib": 'write "trace_limit_mib": 256, or leave it out for that',
 }
 _ALLOWED = {
     "layout": ", ".join([*LayoutKind, AUTO]),
@@ -52,6 +53,7 @@ _ALLOWED = {
     "metrics": "true or false",
     "itl_target_ms": "a number of milliseconds, above 0 and at most 3600000",
     "trace_dir": "a path",
+    "trace_limit_mib": "a whole number of MiB per process, from 1 to 1048576",
 }
 
 
@@ -106,6 +108,7 @@ class Settings(BaseModel):
     metrics: bool = True
     itl_target_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False)] | None = None
     trace_dir: str | None = None
+    trace_limit_mib: Annotated[int, Field(ge=1, le=1_048_576)] = 256
     resolved: Resolved | None = None
 
     @classmethod
@@ -160,6 +163,11 @@ class Settings(BaseModel):
     def learns(self) -> bool:
         """Whether the cost law is fitted while serving; not where the user has given one."""
         return self.learn if self.learn is not None else self.cost is None
+
+    @property
+    def trace_limit(self) -> int:
+        """Bytes that the trace of a process may take."""
+        return self.trace_limit_mib * 2**20
 
     @property
     def layers(self) -> list[int]:

@@ -92,7 +92,8 @@ class StageHost(AdapterHost):
         first = parallel_state.get_tp_group().rank_in_group == 0
         rank = self.transport.rank
         header = {"rank": rank, "ranks": self.layout.ranks, "sweeps": self.layout.sweeps}
-        return Recorder(self.settings.trace_dir if first else None, f"rank{rank}", header)
+        folder = self.settings.trace_dir if first else None
+        return Recorder(folder, f"rank{rank}", header, self.settings.trace_limit)
 
     def _meter(self) -> RankMeter:
         """One rank of the tensor-parallel group counts for all."""
@@ -195,6 +196,13 @@ class StageHost(AdapterHost):
                 raise
             logger.exception("vpp: rank %d failed; its process ends", self.transport.rank)
             raise SystemExit(1) from None
+
+    def vpp_watch(self, *, live: bool, trace: bool) -> None:
+        """Switch live numbers and recording off while serving, and on again, as far as configured.
+
+        For vLLM's `collective_rpc`, with keyword arguments; the engine follows.
+        """
+        self.meter.on, self.recorder.on = live, trace
 
     def _run(self, message: Actions) -> Any:
         started = time.monotonic_ns()
