@@ -236,13 +236,13 @@ def end(server: Server, family: Sequence[psutil.Process]) -> None:
 def called(process: psutil.Process) -> str:
     """Command line and name; nothing of a process that has just ended."""
     with contextlib.suppress(psutil.Error):
-        return "".join(process.cmdline()) + process.name()
+        return f"{''.join(process.cmdline())}{process.name()}"
     return ""
 
 
 def lives(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 

@@ -1,6 +1,7 @@
 """Measurements of a real engine: requests at their times, a trace and a profile of one run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from vllm_vpp.bench.dtype import fast_dtype
 from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.models import checkpoint, small
 from vllm_vpp.core.timeline import SpanKind
+from vllm_vpp.core.trace import read_run
 from vllm_vpp.profiles.operators import OperatorGroup
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -67,6 +69,33 @@ def test_the_profile_of_the_run_has_both_ranks_and_their_groups(measured: Measur
         assert matmul.seconds > 0.05 * computing
         assert attention.seconds + matmul.seconds < measured.replies[0].ttft
         assert rank.groups[OperatorGroup.MOE].calls == 0
+
+
+def test_recording_can_be_switched_in_one_engine(folder: Path) -> None:
+    arm = Arm(
+        name="off",
+        model=str(checkpoint(small("llama", layers=4, dtype="bfloat16"))),
+        ranks=2,
+        chunk=256,
+        max_model_len=2100,
+        vpp={"layout": "v"},
+        options={"dtype": fast_dtype()},
+        watch={"live": False, "trace": False},
+    )
+    arms = [arm, replace(arm, name="on", watch={"live": True, "trace": True})]
+    requests = {"": [Request(prompt=random_prompt(2048, 3), max_tokens=4)]}
+    runs = list(compare(arms, requests, rounds=range(2), folder=folder / "switched"))
+    assert [run.arm for run in runs] == ["off", "on", "on", "off"]
+    assert len({run.replies[0].tokens for run in runs}) == 1
+    assert [log.name for log in (folder / "switched").glob("*.log")] == ["on.log"]
+    assert [run.timeline is not None for run in runs] == [False, True, True, False]
+    recorded = read_run(folder / "switched" / "on.trace").timeline
+    batches = {batch.index for batch in recorded.micro_batches}
+    for run in runs:
+        came = recorded.between(run.start_ns, run.replies[0].token_ns[-1])
+        chunks = [b for b in came.micro_batches if b.tokens > 1]
+        assert len(chunks) == (8 if run.arm == "on" else 0)
+    assert {span.micro_batch for span in recorded.spans} <= batches
 
 
 def test_the_trace_says_what_it_was_made_on(measured: Measured, folder: Path) -> None:

@@ -97,7 +97,7 @@ def compare(
     folder: Path,
     tell: Tell = lambda text: None,
 ) -> Iterator[Measured]:
-    """Start an engine per arm, warm each up with the start of a prompt, then measure all in turn.
+    """Start the arms' engines, warm each up with the start of a prompt, then measure all in turn.
 
     Each of the `rounds`, named by number, runs every case on every arm; odd ones in reverse. Before
     each run its engine answers a short prompt: an idle one may have lost its code pages to the
@@ -110,6 +110,7 @@ def compare(
     )
     with ExitStack() as stack:
         tell("starting engines")
+        hosts = {arm.name: _host(arm, arms) for arm in arms}
         engines = {
             arm.name: stack.enter_context(
                 Engine(
@@ -120,6 +121,7 @@ def compare(
                 )
             )
             for arm in arms
+            if hosts[arm.name] is arm
         }
         for name, engine in engines.items():
             engine.wait_ready()
@@ -129,26 +131,36 @@ def compare(
             tell(f"{name}: warmed up")
         for turn in rounds:
             for case, requests in cases.items():
-                for name in list(engines) if turn % 2 == 0 else list(reversed(engines)):
-                    engines[name].run([wake], measured=False)
-                    run = _measure(engines[name], (case, turn), requests, folder)
-                    tell(f"{name}{case and ', ' + case}: first token after {run.ttft:.2f} s")
+                for arm in arms if turn % 2 == 0 else reversed(arms):
+                    engine = engines[hosts[arm.name].name]
+                    engine.run([wake], measured=False, watch=arm.watch)
+                    run = _measure(arm, engine, (case, turn), requests, folder)
+                    tell(f"{arm.name}{case and ', ' + case}: first token after {run.ttft:.2f} s")
                     yield run
 
 
+def _host(arm: Arm, arms: Sequence[Arm]) -> Arm:
+    """The arm with whose settings the engine of `arm` is started."""
+    if arm.watch is None:
+        return arm
+    shared = [a for a in arms if a.watch is not None]
+    like = [a for a in shared if replace(a, name=arm.name, watch=arm.watch) == arm]
+    return next((a for a in like if a.has_trace), like[0])
+
+
 def _measure(
-    engine: Engine, place: tuple[str, int], requests: Sequence[Request], folder: Path
+    arm: Arm, engine: Engine, place: tuple[str, int], requests: Sequence[Request], folder: Path
 ) -> Measured:
     replies = tuple(engine.run(requests))
-    _wait_written(_trace(engine.arm, folder))
+    _wait_written(_trace(arm, folder))
     return Measured(
-        arm=engine.arm.name,
+        arm=arm.name,
         case=place[0],
         round=place[1],
         replies=replies,
-        timeline=_timeline(engine.arm, folder, replies),
+        timeline=_timeline(arm, folder, replies),
         peak_bytes=engine.peak_bytes(),
-        profile=profile_of(engine.arm, folder),
+        profile=profile_of(arm, folder),
     )
 
 

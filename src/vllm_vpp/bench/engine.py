@@ -35,6 +35,8 @@ class Arm:
     `vpp` is the value of the switch, or None for stock vLLM. `chunk` is vLLM's
     max_num_batched_tokens. `options` are further engine arguments. `record`: whether a trace is
     written, of which metrics come. `profile`: whether torch.profiler watches every measured run.
+    `watch`: what is switched on for its runs, `live` and `trace`, in an engine that it shares with
+    the arms that differ in nothing else; None for an engine of its own.
     """
 
     name: str
@@ -46,11 +48,13 @@ class Arm:
     options: dict[str, Any] = field(default_factory=dict)
     record: bool = True
     profile: bool = False
+    watch: dict[str, bool] | None = None
 
     @property
     def has_trace(self) -> bool:
         """Whether its runs leave a trace."""
-        return self.record and self.vpp is not None
+        watched = self.watch is None or self.watch["trace"]
+        return self.record and watched and self.vpp is not None
 
     def arguments(self, trace_dir: Path | None, profile_dir: Path | None) -> dict[str, Any]:
         """Keyword arguments of vLLM's EngineArgs."""
@@ -151,16 +155,24 @@ class Engine:
         """Block until the engine has loaded. Raises EngineError if it did not."""
         self._hear()
 
-    def run(self, requests: Sequence[Request], *, measured: bool = True) -> list[Reply]:
+    def run(
+        self,
+        requests: Sequence[Request],
+        *,
+        measured: bool = True,
+        watch: dict[str, bool] | None = None,
+    ) -> list[Reply]:
         """Serve the requests and return a reply for each, in their order.
 
         Without `measured`, a run to warm up: the profiler of an arm that has one is left out.
+        `watch`: see `Arm`; stays as it is with None.
         """
         asked = [
             {"prompt": list(r.prompt), "max_tokens": r.max_tokens, "at": r.at, "among": r.among}
             for r in requests
         ]
-        self._tell({"requests": asked, "profile": self.arm.profile and measured})
+        profile = self.arm.profile and measured
+        self._tell({"requests": asked, "profile": profile, "watch": watch})
         return [
             Reply(
                 sent_ns=seen["sent_ns"],

@@ -72,7 +72,9 @@ def _run(engine: Any, requests: list[dict[str, Any]], serial: int) -> dict[str, 
 
 
 def _serve(engine: Any, command: dict[str, Any], serial: int) -> dict[str, Any]:
-    """One run, under vLLM's own profiler if the command says so."""
+    """One run, watched as the command says; under vLLM's own profiler if it says so."""
+    if command["watch"] is not None:
+        engine.collective_rpc("vpp_watch", kwargs=command["watch"])
     if not command["profile"]:
         return _run(engine, command["requests"], serial)
     engine.start_profile()

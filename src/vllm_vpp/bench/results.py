@@ -72,7 +72,11 @@ def run_suite(
         yield result
 
 
-_ADDED: Result = {"record": True, "profile": False}  # fields of an arm that older files lack
+_ADDED: Result = {
+    "record": True,
+    "profile": False,
+    "watch": None,
+}  # fields of an arm that older files lack
 
 
 def _check_same(before: Result, now: Result) -> None:

@@ -5,7 +5,9 @@ that turns any answer into a chunk that fits: never empty, never over the limit,
 boundary, never leaving a tail too short to be worth a step.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -74,7 +76,15 @@ def fit(size: int, view: View) -> int:
 
 def next_of_plan(plan: Sequence[int], view: View) -> int:
     """The chunk of a plan that contains the next token; up to its end where a step broke it up."""
-    for end in accumulate(plan, initial=view.start):
-        if end > view.prefix:
-            return end - view.prefix
-    return view.length - view.prefix
+    at = view.prefix - view.start
+    if at < 0:
+        return -at
+    ends = _ends(tuple(plan))
+    number = bisect_right(ends, at)
+    return (ends[number] if number < len(ends) else view.length - view.start) - at
+
+
+@lru_cache(maxsize=64)
+def _ends(plan: tuple[int, ...]) -> list[int]:
+    """Where each chunk of a plan ends, from its start on: a plan is asked once per chunk."""
+    return list(accumulate(plan))
