@@ -12,6 +12,7 @@ from vllm_vpp.bench.smollm2 import long_context, smollm2
 __all__ = ["llama_arm", "llama_cost", "made_arm", "random_prompt", "smollm2_arm", "text"]
 
 # The small Llama on two cores as `vllm-vpp calibrate` finds it, with AVX-512 and with AVX2.
+_LLAMA_LAYERS = 8
 _LLAMA_COST = {
     "bfloat16": {"c0": 0.01826, "b": 2.6393e-4, "a": 2.0496e-7},
     "float32": {"c0": 0.0175, "b": 6.658e-4, "a": 4.782e-7},
@@ -32,14 +33,16 @@ def smollm2_arm(name: str, chunk: int, tokens: int, vpp: dict[str, Any]) -> Arm:
     )
 
 
-def llama_cost() -> dict[str, Any]:
-    """Law of the small Llama in the format that is used here."""
-    return dict(_LLAMA_COST[fast_dtype()])
+def llama_cost(layers: int = _LLAMA_LAYERS) -> dict[str, Any]:
+    """Law of the small Llama in the format that is used here; actions cost the same on fewer."""
+    law = _LLAMA_COST[fast_dtype()]
+    return law | {name: law[name] * layers / _LLAMA_LAYERS for name in ("b", "a")}
 
 
 def llama_arm(name: str, vpp: dict[str, Any], *, chunk: int = 2048, length: int = 32_800) -> Arm:
     """A Llama of eight layers with random weights on two ranks."""
-    return made_arm(name, small("llama", layers=8, dtype="bfloat16"), vpp, chunk, length)
+    spec = small("llama", layers=_LLAMA_LAYERS, dtype="bfloat16")
+    return made_arm(name, spec, vpp, chunk, length)
 
 
 def made_arm(name: str, spec: ModelSpec, vpp: dict[str, Any], chunk: int, length: int) -> Arm:

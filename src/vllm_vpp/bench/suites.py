@@ -5,8 +5,9 @@ are modules of their own. `compare` runs them, `tools/make_docs.py` turns the fi
 """
 
 from vllm_vpp.bench import at_best, beside, mixed, one_prompt, overhead, predicted, tau, together
-from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt, smollm2_arm, text
+from vllm_vpp.bench.arms import llama_cost, made_arm, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
+from vllm_vpp.bench.models import small
 from vllm_vpp.bench.suite import Plan, Suite
 
 __all__ = ["SUITES"]
@@ -31,11 +32,12 @@ def _equal() -> Plan:
 
 
 def _long() -> Plan:
-    """Small chunks cost little here, so a ramp can be steep."""
+    """One layer per stage: 65,500 tokens take long enough. Ramps are planned for the law."""
+    spec, law = small("llama", layers=4, dtype="bfloat16"), llama_cost(layers=4)
     ramp = {"policy": "ramp"}
     equal_time = {"policy": "equal-time", "chunk": 2048}
     arms = [
-        llama_arm(name, vpp | {"cost": llama_cost()}, chunk=chunk, length=65_540)
+        made_arm(name, spec, vpp | {"cost": law}, chunk, 65_540)
         for name, chunk, vpp in (
             ("CPP", 2048, {"layout": "linear"}),
             ("DCPP", 2048, {"layout": "linear", "chunking": equal_time}),
@@ -94,7 +96,7 @@ SUITES = {
         ),
         Suite(
             name="long",
-            title="Bubble, small Llama, 65,500 tokens",
+            title="Bubble, small Llama of four layers, 65,500 tokens",
             rounds=2,
             plan=_long,
         ),
