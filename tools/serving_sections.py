@@ -42,16 +42,23 @@ def pairs(ours: Sequence[Run], theirs: Sequence[Run], value: Value) -> Ratio | N
 def lengths_section() -> str:
     """One prompt at a time, against the plain pipeline at its best chunk for that length."""
     result = load("lengths")
-    rows = []
+    rows, at_edge = [], []
     for case in sorted(result["prompt_tokens"], key=int):
         runs = {arm: of_case(result, arm, case) for arm in result["arms"]}
-        plain = min((a for a in runs if a.startswith("CPP")), key=lambda a: median(runs[a], ttft))
+        tried = {result["arms"][a]["chunk"]: a for a in runs if a.startswith("CPP")}
+        plain = min(tried.values(), key=lambda a: median(runs[a], ttft))
+        if plain == tried[min(tried)]:
+            at_edge.append(case)
         for arm, mine in runs.items():
             against = "" if arm == plain else str(pairs(mine, runs[plain], ttft) or "-")
             bubble = f"{median(mine, lambda r: r['metrics']['bubble_ratio']):.1%}"
             rows.append((case, arm, f"{median(mine, ttft):.2f}", bubble, against))
     head = ("tokens", "", "TTFT, s", "bubble ratio", "TTFT / best CPP, 95% interval")
-    return f"## {result['title']}\n\n{table(head, rows)}\n{origin(result)}"
+    edge = (
+        f"At {', '.join(at_edge)} tokens the best plain pipeline has the smallest chunk that was"
+        " tried; a smaller one may be better still.\n\n"
+    )
+    return f"## {result['title']}\n\n{table(head, rows)}\n{edge if at_edge else ''}{origin(result)}"
 
 
 def mixed_rows(result: dict[str, Any], case: str) -> list[tuple[str, ...]]:

@@ -165,11 +165,18 @@ class VPPExecutor(MultiprocExecutor):
         self.meter.close()
         self.pace.close()
 
-    def collective_rpc(self, method: Any, *args: Any, **options: Any) -> Any:
+    def collective_rpc(
+        self,
+        method: Any,
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
         """Call every rank; what is to be watched, the engine minds as well."""
         if method == "vpp_watch":
-            self._watch(**options["kwargs"])
-        return super().collective_rpc(method, *args, **options)
+            self._watch(*args, **kwargs or {})
+        return super().collective_rpc(method, timeout, args, kwargs, **options)
 
     def _watch(self, *, live: bool, trace: bool) -> None:
         self.meter.on, self.recorder.on = live, trace
