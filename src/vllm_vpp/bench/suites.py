@@ -37,7 +37,7 @@ def _long() -> Plan:
     ramp = {"policy": "ramp"}
     equal_time = {"policy": "equal-time", "chunk": 2048}
     arms = [
-        made_arm(name, spec, vpp | {"cost": law}, chunk, 65_540)
+        made_arm(name, spec, vpp | {"cost": law}, chunk, 65_536)
         for name, chunk, vpp in (
             ("CPP", 2048, {"layout": "linear"}),
             ("DCPP", 2048, {"layout": "linear", "chunking": equal_time}),
