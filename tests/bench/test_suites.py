@@ -18,7 +18,9 @@ NEED_NO_WEIGHTS = (
 @pytest.fixture(autouse=True)
 def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("arms", "tau"):
-        monkeypatch.setattr(f"vllm_vpp.bench.{module}.checkpoint", lambda spec: Path("model"))
+        monkeypatch.setattr(
+            f"vllm_vpp.bench.{module}.checkpoint", lambda spec: Path(str(spec.max_positions))
+        )
 
 
 @pytest.mark.parametrize("name", NEED_NO_WEIGHTS)
@@ -28,6 +30,8 @@ def test_every_arm_can_start_and_every_prompt_fits(name: str) -> None:
     for arm in arms:
         if arm.vpp is not None:
             Settings.parse(arm.vpp)
+        if Path(arm.model).name.isdigit():
+            assert arm.max_model_len <= int(Path(arm.model).name), "vLLM refuses more"
         for request in (r for case in cases.values() for r in case):
             assert len(request.prompt) + request.max_tokens <= arm.max_model_len
 
