@@ -180,11 +180,18 @@ def start_executor(vllm_config: Any, pick: Pick) -> Any:
     from vllm_vpp.plugin.executor import VPPExecutor
 
     class WithoutProcesses(VPPExecutor):
-        def collective_rpc(self, method: str, **options: Any) -> Any:
+        def collective_rpc(
+            self,
+            method: str,
+            timeout: float | None = None,
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+            **options: Any,
+        ) -> Any:
             assert (method, options["non_block"]) == ("vpp_run", True)
             assert options["unique_reply_rank"] == self.output_rank
             assert options["kv_output_aggregator"] is None
-            return self.ranks.send(*options["args"], True)
+            return self.ranks.send(*args, True)
 
     def without_processes(self: Any) -> None:
         self.is_failed = False
