@@ -38,7 +38,13 @@ class Pretender:
     def peak_bytes(self) -> dict[str, int]:
         return {}
 
-    def run(self, requests: Sequence[Request], *, measured: bool = True) -> list[Reply]:
+    def run(
+        self,
+        requests: Sequence[Request],
+        *,
+        measured: bool = True,
+        watch: dict[str, bool] | None = None,
+    ) -> list[Reply]:
         return [self._reply(i, r) for i, r in enumerate(requests)]
 
     def _reply(self, index: int, request: Request) -> Reply:
@@ -80,8 +86,9 @@ def test_arms_without_a_trace_have_the_clients_times_and_no_metrics(tmp_path: Pa
 def test_missing_rounds_are_added_to_a_file_of_an_older_version(tmp_path: Path) -> None:
     *_, result = run(tmp_path, 1)
     older = json.loads(json.dumps(result))
+    del older["machine"]["instructions"]
     for arm in older["arms"].values():
-        del arm["profile"]
+        del arm["profile"], arm["watch"]
         if arm["record"]:
             del arm["record"]
     *_, result = run(tmp_path, 3, older)
