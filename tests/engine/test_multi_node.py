@@ -211,43 +211,21 @@ def test_transfers_are_hidden_up_to_the_rate_that_the_simulator_predicts(
 
 
 @pytest.mark.slow
-def test_machines_far_apart_answer_alike_and_hide_the_distance(tmp_path: Path) -> None:
-    """What crosses is a stage's time on its way, or thirty: chunks in flight hide the first."""
-    length, count, depth = 8192, 3, 4
-    sampling = GREEDY | {"max_tokens": 1}
-    one = {**STEPS[0], "prompts": [prompt(length, seed=i) for i in range(count)]}
-    steps = [*STEPS, *({**one, "name": name, "sampling": sampling} for name in ("warm", "timed"))]
-
-    def seconds(late_s: float) -> float:
-        """Of a prompt."""
-        with two_hosts(late_s) as pair:
-            if pair is None:
-                pytest.skip("may not make network namespaces and their devices here")
-            first, second = pair
-            vpp = V | {"in_flight": depth}
-            engines = [replace(on(h, r, first, vpp), caching=False) for r, h in enumerate(pair)]
-            with follower(second, engines[1], tmp_path / "second.log"):
-                answers = run(engines[0], steps, limit_s=280, prefix=first.prefix())
-        for mine, expected in zip(outputs(answers["alone"]), brief_answers(), strict=True):
-            assert mine.tokens == expected.tokens
-            assert mine.logprobs == expected.logprobs
-        return float(answers["timed"]["seconds"]) / count
-
-    free = seconds(0.0)
-    chunks = length // CHUNK
-    stage = free * 2 / chunks / 4  # two ranks are busy, a chunk has four stages
-    for stages in (1.0, 30.0):
-        links = Links(latency=stages * stage)
-        expected = predicted(stage, chunks, links, depth) / predicted(stage, chunks, Links(), depth)
-        found = seconds(stages * stage) / free
-        print(
-            f"{1e3 * stages * stage:.1f} ms away: {found:.2f} of the time, {expected:.2f} expected"
-        )
-        assert (expected < 1.25) is (stages == 1.0)
-        assert 0.7 * expected < found < 1.3 * expected
+def test_machines_far_apart_answer_like_one_rank(tmp_path: Path) -> None:
+    """What crosses comes 20 ms later, and so do the engine's messages; the order stays."""
+    with two_hosts(0.02) as pair:
+        if pair is None:
+            pytest.skip("may not make network namespaces and their devices here")
+        first, second = pair
+        engines = [on(host, rank, first, V) for rank, host in enumerate(pair)]
+        with follower(second, engines[1], tmp_path / "second.log"):
+            answers = run(engines[0], STEPS, limit_s=600, prefix=first.prefix())
+    for mine, expected in zip(outputs(answers["alone"]), brief_answers(), strict=True):
+        assert mine.tokens == expected.tokens
+        assert mine.logprobs == expected.logprobs
 
 
-def predicted(stage: float, chunks: int, links: Links, in_flight: int | None = None) -> float:
+def predicted(stage: float, chunks: int, links: Links) -> float:
     """Seconds of a prompt in equal chunks on a V of two ranks."""
     layout = Layout(2, 2)
     setup = Setup(
@@ -255,7 +233,6 @@ def predicted(stage: float, chunks: int, links: Links, in_flight: int | None = N
         cost=StageCost.by_layers(QuadraticCost(c0=4 * stage, b=0.0, a=0.0), [1] * layout.stages),
         policy=make_policy({"policy": "fixed", "chunk": CHUNK}, law=None, ranks=2),
         links=links,
-        depth=in_flight,
     )
     return simulate([Request(name="r", prompt=chunks * CHUNK)], setup).ttft()[0]
 
