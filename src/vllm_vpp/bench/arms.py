@@ -11,8 +11,8 @@ from vllm_vpp.bench.smollm2 import long_context, smollm2
 
 __all__ = ["llama_arm", "llama_cost", "made_arm", "random_prompt", "smollm2_arm", "text"]
 
-# The small Llama on two cores as `vllm-vpp calibrate` finds it, with AVX-512 and with AVX2.
 _LLAMA_LAYERS = 8
+# The small Llama on two cores as `vllm-vpp calibrate` finds it, with AVX-512 and with AVX2.
 _LLAMA_COST = {
     "bfloat16": {"c0": 0.01826, "b": 2.6393e-4, "a": 2.0496e-7},
     "float32": {"c0": 0.0175, "b": 6.658e-4, "a": 4.782e-7},

@@ -72,18 +72,15 @@ def run_suite(
         yield result
 
 
-_ADDED: Result = {
-    "record": True,
-    "profile": False,
-    "watch": None,
-}  # fields of an arm that older files lack
+# fields of an arm that older files lack
+_ADDED: Result = {"record": True, "profile": False, "watch": None}
 
 
 def _check_same(before: Result, now: Result) -> None:
     """Raises InputError unless both are measurements of the same things."""
     arms = {name: _ADDED | arm for name, arm in before.get("arms", {}).items()}
     # older files do not name the instructions
-    hardware = {n: v for n, v in now["machine"].items() if n == "instructions"}
+    hardware = {"instructions": now["machine"]["instructions"]}
     before = {"arrivals": {}} | before | {"arms": arms}
     before["machine"] = hardware | before.get("machine", {})
     for name in ("suite", "arms", "prompt_tokens", "arrivals", "machine"):

@@ -87,16 +87,16 @@ class RankMeter:
         """Add an action: when its input was asked for, and when it started."""
         if self._board is None:
             return
-        came = arrival if arrival is not None and arrival.done_ns is not None else None
-        if came is not None:
+        done_ns = None if arrival is None else arrival.done_ns
+        if done_ns is not None:
             self._taken[stage] = self._taken.get(stage, -1) + 1
         if not self.on:
             return
         waited_ns = exposed_ns = 0
-        if came is not None and came.done_ns is not None:
+        if done_ns is not None:
             sent_ns = self._board.sent_ns(stage, self._taken[stage])
             waited_ns = start_ns - asked_ns
             if sent_ns is not None:
-                exposed_ns = max(0, min(start_ns, came.done_ns) - max(asked_ns, sent_ns))
+                exposed_ns = max(0, min(start_ns, done_ns) - max(asked_ns, sent_ns))
         more = RankNumbers(0, waited_ns * _S, exposed_ns * _S, 1)
         self._board.add_rank(self._rank, more)
