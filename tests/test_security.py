@@ -133,7 +133,7 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     folder = Path(str(settings.trace_dir))
     (folder / "rank1.jsonl").write_text("of an earlier run")
     for rank in range(2):
-        record(Recorder(str(folder), f"rank{rank}", {"rank": rank}))
+        record(Recorder(str(folder), f"rank{rank}", {"rank": rank}, 2**20))
     assert folder.stat().st_mode & 0o777 == 0o700
     for file in folder.iterdir():
         assert file.stat().st_mode & 0o777 == 0o600, file.name
@@ -148,7 +148,7 @@ def test_a_trace_does_not_follow_a_link(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("keep")
     (tmp_path / "rank0.jsonl").symlink_to(precious)
-    recorder = Recorder(str(tmp_path), "rank0", {"rank": 0})
+    recorder = Recorder(str(tmp_path), "rank0", {"rank": 0}, 2**20)
     assert not recorder.enabled
     record(recorder)
     assert precious.read_text() == "keep"

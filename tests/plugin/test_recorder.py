@@ -99,5 +99,5 @@ def test_what_was_not_recorded_is_left_out_whole(whole: Path, tmp_path: Path) ->
 def test_an_older_file_of_an_earlier_run_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
     older(path).write_text("of an earlier run")
-    Recorder(str(tmp_path), "rank0", {"rank": 0}).close()
+    Recorder(str(tmp_path), "rank0", {"rank": 0}, LIMIT).close()
     assert not older(path).exists()

@@ -17,8 +17,6 @@ from vllm_vpp.plugin.log import logger
 
 __all__ = ["Recorder", "record_machine"]
 
-LIMIT = 256 * 2**20  # bytes
-
 
 class Recorder:
     """Appends records to `<folder>/<name>.jsonl`, or drops them where no folder is given.
@@ -28,9 +26,7 @@ class Recorder:
     kept.
     """
 
-    def __init__(
-        self, folder: str | None, name: str, header: dict[str, Any], limit: int = LIMIT
-    ) -> None:
+    def __init__(self, folder: str | None, name: str, header: dict[str, Any], limit: int) -> None:
         self.on = True
         self._writes = folder is not None
         self._lines: list[str] = []
