@@ -1,4 +1,4 @@
-"""A process that watches its parent ends when that is killed, also when it ignores SIGTERM."""
+"""A process ends when its parent is killed or a peer is gone, also when it ignores SIGTERM."""
 
 import os
 import signal
@@ -53,3 +53,22 @@ def test_a_watching_process_ends_with_its_parent(kind: str, ends: bool) -> None:
     if survived:
         os.kill(child, signal.SIGKILL)
     assert survived != ends
+
+
+DEAF = """
+import signal, time
+from vllm_vpp.plugin.lifetime import end_process
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as where Python is stuck in a library
+end_process(grace_s=0.5)
+time.sleep(120)
+"""
+
+
+def test_a_process_that_cannot_end_in_good_order_ends_without() -> None:
+    assert subprocess.run([sys.executable, "-c", DEAF], timeout=60).returncode == 1
+
+
+def test_a_process_ends_in_good_order_where_it_can() -> None:
+    code = DEAF.replace("signal.SIG_IGN", "lambda *_: exit(7)")
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 7

@@ -1,5 +1,6 @@
 """How outputs are handed on: copied where they would be overwritten, each sweep on its own way."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,11 +66,10 @@ class _Group:
         return []
 
 
-def test_each_sweep_has_a_communicator_that_never_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one for all sweeps, or vLLM's synchronous path on a CPU, two ranks that send hang."""
+def built(groups: list[_Group], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A transport of two ranks and a sweep per group, for rank 0."""
     from vllm_vpp.plugin import transport
 
-    groups = [_Group() for _ in range(3)]
     made = iter(groups[1:])
     state = SimpleNamespace(
         get_pp_group=lambda: groups[0],
@@ -79,10 +79,40 @@ def test_each_sweep_has_a_communicator_that_never_blocks(monkeypatch: pytest.Mon
     )
     monkeypatch.setattr(transport, "parallel_state", state)
     monkeypatch.setattr("torch.distributed.get_backend", lambda group: "gloo")
-    built = transport.Transport(Layout(2, 3), copies=False)
+    return transport.Transport(Layout(2, len(groups)), copies=False)
+
+
+def test_each_sweep_has_a_communicator_that_never_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one for all sweeps, or vLLM's synchronous path on a CPU, two ranks that send hang."""
+    groups = [_Group() for _ in range(3)]
+    transport = built(groups, monkeypatch)
     assert [group.use_cpu_custom_send_recv for group in groups] == [False] * 3
     for stage in (1, 3, 5):
-        built.send(stage, {}, {})
+        transport.send(stage, {}, {})
     assert [group.sent for group in groups] == [[1], [0], [1]]
-    built.send(4, {"x": 1}, {})  # the turn to stage 4 is on this rank
-    assert built.links[4].take().tensors == {"x": 1}
+    transport.send(4, {"x": 1}, {})  # the turn to stage 4 is on this rank
+    assert transport.links[4].take().tensors == {"x": 1}
+
+
+class _Dead(_Group):
+    """A group whose other rank is gone: to receive is an error, to send never ends."""
+
+    def irecv_tensor_dict(self, src: int | None = None, **options: Any) -> Any:
+        raise RuntimeError("connection closed by peer")
+
+    def isend_tensor_dict(self, tensors: Any, dst: int | None = None, **options: Any) -> list[Any]:
+        threading.Event().wait()
+        raise AssertionError
+
+
+def test_a_rank_whose_peer_is_dead_does_not_wait_to_tell_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = threading.Event()
+    transport = built([_Dead(), _Dead()], monkeypatch)
+    transport._peer_ends = ends.set
+    transport.start()
+    assert ends.wait(60)
+    with pytest.raises(RuntimeError, match="receiving from the rank before failed"):
+        transport.links[3].take()
+    assert not transport.stop(timeout=0.2)  # the worker then ends without its libraries

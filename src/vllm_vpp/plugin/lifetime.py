@@ -1,4 +1,4 @@
-"""Ends the engine's process when the process that serves its answers is gone.
+"""Ends a process whose counterpart is gone: the engine without its parent, a rank without its peer.
 
 vLLM's engine core notices that its workers die, and they that it dies, but not that its own parent
 was killed: engine and ranks would hold their memory for ever. Does nothing for an engine that lives
@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 
-__all__ = ["end_with_parent"]
+__all__ = ["end_process", "end_with_parent"]
 
 _CHECK_S = 1.0
 
@@ -30,6 +30,19 @@ def _watch(grace_s: float) -> None:
     assert parent is not None
     while os.getppid() == parent.pid:  # its sentinel would also be held open by forked siblings
         time.sleep(_CHECK_S)
-    os.kill(os.getpid(), signal.SIGTERM)  # vLLM's engine core ends in good order on that
+    end_process(grace_s)
+
+
+def end_process(grace_s: float = 10.0) -> None:
+    """End in good order, as on an order to; after `grace_s` seconds, without it. Returns at once.
+
+    An orderly end can hang: in sending an answer to nobody, or in a collective library that waits
+    for a peer that is gone, where Python does not see the signal.
+    """
+    threading.Thread(target=_insist, args=(grace_s,), name="vpp-end", daemon=True).start()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _insist(grace_s: float) -> None:
     time.sleep(grace_s)
-    os._exit(1)  # it hangs, perhaps in sending an answer to nobody; the ranks see the pipe close
+    os._exit(1)

@@ -244,21 +244,27 @@ class Transport:
     def stop(self, timeout: float = 3.0) -> bool:
         """Tell the ranks after this one that nothing more comes, and end the receiving threads.
 
-        Returns whether all of them ended; they do once the ranks before have stopped or died.
+        Returns whether all of them ended; they do once the ranks before have stopped or died. A
+        send to a rank that has died may never end.
         """
         self._stopping = True
         if not self._receivers:
             return True
+        farewell = threading.Thread(target=self._say_farewell, name="vpp-farewell", daemon=True)
+        farewell.start()
+        threads = [farewell, *self._receivers]
+        deadline = time.monotonic() + timeout
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def _say_farewell(self) -> None:
         for stage in self.groups:
             after = stage + 1
             if after < self.layout.stages and not self.layout.enters_by_turn(after):
                 with suppress(RuntimeError):  # the peer is gone already
                     group = self._groups[self.layout.sweep(after)]
                     group.isend_tensor_dict({_STOP: True}, dst=self.layout.owner(after))
-        deadline = time.monotonic() + timeout
-        for thread in self._receivers:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._receivers)
 
     def _receive(self, stage: int, link: Link) -> None:
         group = self._groups[self.layout.sweep(stage)]

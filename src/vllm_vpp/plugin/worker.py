@@ -6,7 +6,6 @@ stage; running follows the executor's messages. Mirrors vllm/v1/worker/gpu_worke
 
 import os
 import pickle
-import signal
 import time
 from collections import deque
 from typing import Any
@@ -22,6 +21,7 @@ from vllm_vpp.plugin.adapters import AdapterHost, spare_other_rows
 from vllm_vpp.plugin.ahead import cut_dropped, fill
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.clock import Clock
+from vllm_vpp.plugin.lifetime import end_process
 from vllm_vpp.plugin.log import logger
 from vllm_vpp.plugin.message import Actions, Reply, Step, Took
 from vllm_vpp.plugin.meter import RankMeter
@@ -31,11 +31,6 @@ from vllm_vpp.plugin.support import several_machines
 from vllm_vpp.plugin.transport import Arrival, Transport
 
 __all__ = ["StageHost"]
-
-
-def _end_process() -> None:
-    """End as on an order to: on another machine nobody can close the pipe that gives it."""
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _refused(name: str) -> Any:
@@ -65,10 +60,9 @@ class StageHost(AdapterHost):
             None,
             CUDAGraphMode.NONE,
         )
-        several = several_machines(self.vllm_config)
-        self.transport = Transport(
-            self.layout, copies=graphs, peer_ends=_end_process if several else None
-        )
+        # on another machine nobody can close the pipe that tells a rank to end
+        peer_ends = end_process if several_machines(self.vllm_config) else None
+        self.transport = Transport(self.layout, copies=graphs, peer_ends=peer_ends)
         assert isinstance(self, WorkerBase)
         self.stages = {s: Stage.make(self, self.base, g) for s, g in self.transport.groups.items()}
         self.model_runner = self._last.worker.model_runner
