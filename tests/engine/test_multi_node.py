@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -34,6 +35,7 @@ from vllm_vpp.core.chunking import make_policy
 from vllm_vpp.core.cost import QuadraticCost, StageCost
 from vllm_vpp.core.layout import Layout
 from vllm_vpp.sim import Links, Request, Setup, simulate
+from vllm_vpp.sim.links import TRIPS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -208,6 +210,27 @@ def test_transfers_are_hidden_up_to_the_rate_that_the_simulator_predicts(
         assert (expected < 1.15) is (share < 1)
         assert found > 0.7 * expected
         assert found < 1.3 * expected or share > 1  # messages of the engine queue behind data, too
+
+
+def test_a_transfer_crosses_the_link_as_often_as_the_planner_says() -> None:
+    late_s = 0.1
+    with two_hosts(late_s) as pair:
+        if pair is None:
+            pytest.skip("may not make network namespaces and their devices here")
+        ends = [
+            subprocess.Popen(
+                [*h.prefix(), sys.executable, str(HERE / "send_far.py"), str(r), pair[0].address],
+                env=os.environ | h.variables(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for r, h in enumerate(pair)
+        ]
+        logs = [end.communicate(timeout=300)[0] for end in ends]
+    seconds = [float(line.split()[1]) for line in logs[1].splitlines() if line.startswith("took ")]
+    trips = median(seconds) / late_s
+    print(f"{trips:.1f} trips per transfer")
+    assert TRIPS - 1 <= trips < TRIPS + 2  # a busy machine is late itself
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from vllm_vpp.sim.analytic import AnalyticCost, Device
 from vllm_vpp.sim.cost_file import read_cost
 from vllm_vpp.sim.fitted import FittedCost
 from vllm_vpp.sim.hardware import Hardware, read_hardware
-from vllm_vpp.sim.links import Links
+from vllm_vpp.sim.links import TRIPS, Links
 from vllm_vpp.sim.model import Model, read_model
 from vllm_vpp.sim.options import Problem, Variant
 
@@ -78,7 +78,7 @@ def _on(
     # each device sends its share, then the receivers put the shares together
     seconds = 1 / ways / bandwidth + (ways - 1) / ways / within
     links = Links(
-        latency=hardware.network_latency if across_nodes else hardware.link_latency,
+        latency=TRIPS * (hardware.network_latency if across_nodes else hardware.link_latency),
         token_bytes=model.boundary_bytes_per_token,
         bandwidth=1 / seconds,
         channels=1,
