@@ -29,6 +29,12 @@ class Faults:
         groups = {id(group): group for group in self.transport._groups}
         return sum(len(getattr(g, "_pending_isends", ())) for g in groups.values())
 
+    def shortest_wait_s(self) -> float:
+        """Seconds after which a receive of a stage's input fails, over all groups."""
+        cpu = torch.device("cpu")
+        backends = [group.cpu_group._get_backend(cpu) for group in self.transport._groups]
+        return float(min(backend.options._timeout.total_seconds() for backend in backends))
+
     def restore(self) -> None:
         """Undo every fault."""
         while getattr(self, "_undo", None):

@@ -262,6 +262,7 @@ def run_two_ranks(trace: Path) -> TwoRanks:
         *cases("llama"),
         {"do": "idle", "name": "idle", "seconds": 5},
         {"do": "rpc", "name": "held", "method": "held_sends", "args": []},
+        {"do": "rpc", "name": "waits", "method": "shortest_wait_s", "args": []},
         {**probe, "name": "before"},
     ]
     for name, (method, stage) in FAULTS.items():

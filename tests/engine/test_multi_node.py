@@ -260,14 +260,18 @@ def predicted(stage: float, chunks: int, links: Links) -> float:
     return simulate([Request(name="r", prompt=chunks * CHUNK)], setup).ttft()[0]
 
 
-def test_a_node_that_is_killed_ends_the_other(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+@pytest.mark.parametrize("vpp", [V, {"layout": "linear"}], ids=["v", "linear"])
+def test_a_node_that_is_killed_ends_the_other(
+    vpp: dict[str, Any], hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    """With `linear` nothing comes back from it, but a rank waits for its farewell all the same."""
     first, second = hosts
     log = tmp_path / "second.log"
     with (
-        follower(second, on(second, 1, first, V), log) as node,
+        follower(second, on(second, 1, first, vpp), log) as node,
         ThreadPoolExecutor(1) as pool,
     ):
-        engine = on(first, 0, first, V)
+        engine = on(first, 0, first, vpp)
         running = pool.submit(run, engine, LONG, 200, prefix=first.prefix())
         wait_for_traffic(first, running)
         began = time.monotonic()

@@ -95,6 +95,11 @@ def test_what_was_sent_is_let_go_of(two_ranks: TwoRanks) -> None:
     assert max(two_ranks.answers["held"]) <= 4
 
 
+def test_ranks_may_wait_for_input_for_years(two_ranks: TwoRanks) -> None:
+    """They do so while the engine is idle; a group of gloo gives up after half an hour."""
+    assert min(two_ranks.answers["waits"]) > 5 * 365 * 24 * 3600
+
+
 def test_an_idle_engine_uses_no_cpu(two_ranks: TwoRanks) -> None:
     used = two_ranks.answers["idle"]
     assert sum("Worker" in name for name in used) == 2

@@ -148,6 +148,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"},
     },
     "data_parallel_size": {"data_parallel_size": 2},
+    "cpu_distributed_timeout_seconds": {"cpu_distributed_timeout_seconds": 60},
     "weight_transfer_config": {"weight_transfer_config": {"backend": "nccl"}},
     "enable_prompt_embeds": {"enable_prompt_embeds": True},
     "cpu_offload_gb": {"cpu_offload_gb": 1},
@@ -323,6 +324,7 @@ def test_the_switch_changes_what_it_says_and_no_more() -> None:
     changed = {key for key in plain.keys() | mine.keys() if plain.get(key) != mine.get(key)}
     assert changed == {
         "additional_config",
+        "parallel_config.cpu_distributed_timeout_seconds",
         "parallel_config.distributed_executor_backend",
         "parallel_config.worker_cls",
         "scheduler_config.scheduler_cls",

@@ -1,5 +1,6 @@
 """How outputs are handed on: copied where they would be overwritten, each sweep on its own way."""
 
+import queue
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -66,8 +67,8 @@ class _Group:
         return []
 
 
-def built(groups: list[_Group], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A transport of two ranks and a sweep per group, for rank 0."""
+def built(groups: list[Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A transport of two ranks and a sweep per group, for the rank of the first."""
     from vllm_vpp.plugin import transport
 
     made = iter(groups[1:])
@@ -116,3 +117,85 @@ def test_a_rank_whose_peer_is_dead_does_not_wait_to_tell_it(
     with pytest.raises(RuntimeError, match="receiving from the rank before failed"):
         transport.links[3].take()
     assert not transport.stop(timeout=0.2)  # the worker then ends without its libraries
+
+
+class _Send:
+    """A send to a rank that has died: to wait for it fails once, and then never ends."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def wait(self) -> None:
+        self.log.append(self.name)
+        raise RuntimeError("connection closed by peer")
+
+
+def test_what_could_not_be_sent_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything sent after it, which would make vLLM's group wait for it."""
+    log: list[str] = []
+    groups = [_Group(), _Group()]
+    transport = built(groups, monkeypatch)
+    ends = threading.Event()
+    transport._peer_ends = ends.set
+    groups[0].isend_tensor_dict = lambda *args, **options: [  # type: ignore[method-assign]
+        _Send(log, "metadata"),
+        _Send(log, "tensor"),
+    ]
+    threading.Thread(target=transport._wait_for_sent, daemon=True).start()
+    transport.send(1, {}, {})
+    assert ends.wait(60)
+    assert log == ["metadata"]
+    with pytest.raises(RuntimeError, match="sending to the rank after failed"):
+        transport.send(1, {}, {})
+
+
+def test_the_stream_that_reads_an_input_is_told_to_its_allocator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm_vpp.plugin.transport import Arrival
+
+    told: list[Any] = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *args: told.append(args))
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"of {device}")
+    here, there = torch.zeros(1), torch.zeros(1, device="meta")
+    Arrival({"here": here, "there": there, "n": 1}, [], [], None, None).waited()
+    ((tensor, stream),) = told
+    assert tensor is there
+    assert stream == "of meta"
+
+
+class _Wired(_Group):
+    """One end of a plain pipeline of two ranks."""
+
+    def __init__(self, rank: int, channels: list[Any]) -> None:
+        super().__init__()
+        self.rank_in_group, self.channels = rank, channels
+
+    def irecv_tensor_dict(self, src: int | None = None, **options: Any) -> Any:
+        return self.channels[self.rank_in_group].get(timeout=60), [], []
+
+    def isend_tensor_dict(self, tensors: Any, dst: int | None = None, **options: Any) -> list[Any]:
+        assert dst is not None
+        self.channels[dst].put(tensors)
+        return []
+
+
+def test_the_first_rank_of_a_plain_pipeline_learns_that_the_last_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channels: list[Any] = [queue.SimpleQueue(), queue.SimpleQueue()]
+    ends = [threading.Event(), threading.Event()]
+    ranks = []
+    for rank in (0, 1):
+        transport = built([_Wired(rank, channels)], monkeypatch)
+        transport._peer_ends = ends[rank].set
+        transport.start()
+        ranks.append(transport)
+    assert not ends[0].wait(0.2)
+    last = threading.Thread(target=ranks[1].stop, args=(60,))
+    last.start()
+    assert ends[0].wait(60)
+    assert ranks[0].stop(timeout=60)
+    last.join(60)
+    assert not last.is_alive()
+    assert not ends[1].is_set(), "it stopped by itself"

@@ -43,6 +43,11 @@ BORDERS = (
         "only the compile warm-up allocates it, and eager mode on the CPU has none",
     ),
     Border(
+        "GPUModelRunner.prepare_inputs_event",
+        "made, off the CPU, where it is None",
+        "vLLM guards a step's input buffers for asynchronous scheduling only, and stages need it",
+    ),
+    Border(
         "LoRAModelManager.punica_wrapper_mapping",
         "on a CPU, its wrappers are made `adapters.SparingWrapper`",
         "vLLM's kernels give the last adapter to requests without one that share its step",
@@ -84,7 +89,12 @@ BORDERS = (
     ),
     Border(
         "MultiprocExecutor.rpc_broadcast_mq",
-        "actions without a result are put on it",
-        "collective_rpc always asks some rank to reply",
+        "actions without a result are put on it; replaced by a `queues.Outbox` around it",
+        "collective_rpc always asks some rank to reply; vLLM waits for room without a limit",
+    ),
+    Border(
+        "MultiprocExecutor.response_mqs",
+        "those from other machines are replaced by a `queues.Inbox` around each",
+        "vLLM waits for a reply from there although a rank has died here",
     ),
 )

@@ -91,6 +91,7 @@ def create(args: EngineArgs, build: Callable[[], VllmConfig]) -> VllmConfig:
         logger.info("vpp: asynchronous scheduling: decode steps may go ahead of their tokens")
     support.check_config(config)
     config.parallel_config.distributed_executor_backend = _executor(config)
+    config.parallel_config.cpu_distributed_timeout_seconds = support.FOREVER_S
     config.parallel_config.worker_cls = support.worker_class(config.parallel_config.worker_cls)
     settings = settings.resolve(resolve(config, settings))
     config.additional_config = {

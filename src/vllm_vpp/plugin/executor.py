@@ -31,6 +31,7 @@ from vllm_vpp.plugin.lifetime import end_with_parent
 from vllm_vpp.plugin.message import Actions, Reply, Step
 from vllm_vpp.plugin.meter import EngineMeter
 from vllm_vpp.plugin.pace import Pace
+from vllm_vpp.plugin.queues import Inbox, Outbox
 from vllm_vpp.plugin.recorder import Recorder, record_machine
 
 __all__ = ["VPPExecutor"]
@@ -40,6 +41,8 @@ class VPPExecutor(MultiprocExecutor):
     """vLLM's multiprocess executor with several stages per rank."""
 
     supports_pp = True
+    rpc_broadcast_mq: Any
+    response_mqs: list[Any]
 
     def _init_executor(self) -> None:
         self.settings = engine_config.settings_of(self.vllm_config)
@@ -48,6 +51,7 @@ class VPPExecutor(MultiprocExecutor):
         self.meter = EngineMeter(Board.create(self.vllm_config) if self.settings.metrics else None)
         self.pace = Pace.start(self.vllm_config)
         super()._init_executor()
+        self._look_up_while_waiting()
         dispatcher = Dispatcher(
             order=Order.of(self.settings.order, self.layout),
             cost=engine_config.cost_of(self.vllm_config),
@@ -60,6 +64,15 @@ class VPPExecutor(MultiprocExecutor):
         record_machine(self.settings.trace_dir, _device(self.parallel_config))
         self._submitted = -1
         self._pools = self.model_config.runner_type == "pooling"
+
+    def _look_up_while_waiting(self) -> None:
+        if self.rpc_broadcast_mq is not None:  # this is the first node
+            limit = envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS
+            self.rpc_broadcast_mq = Outbox(self.rpc_broadcast_mq, lambda: self.is_failed, limit)
+            self.response_mqs = [
+                Inbox(queue, lambda: self.is_failed) if queue._is_remote_reader else queue
+                for queue in self.response_mqs
+            ]
 
     def _header(self) -> dict[str, Any]:
         import vllm

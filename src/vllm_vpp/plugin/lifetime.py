@@ -10,27 +10,36 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 __all__ = ["end_process", "end_with_parent"]
 
 _CHECK_S = 1.0
 
 
-def end_with_parent(grace_s: float = 10.0) -> None:
+def end_with_parent(grace_s: float = 10.0, *, asks: bool = True) -> None:
     """Watch the parent of this process, if it was started by `multiprocessing`.
 
-    `grace_s` is for an orderly end, which tells the ranks and frees shared memory.
+    `grace_s` is for an orderly end, which tells the ranks and frees shared memory; `asks`: whether
+    to ask for one, where nobody else does.
     """
-    if multiprocessing.parent_process() is not None:
-        threading.Thread(target=_watch, args=(grace_s,), name="vpp-parent", daemon=True).start()
-
-
-def _watch(grace_s: float) -> None:
     parent = multiprocessing.parent_process()
-    assert parent is not None
-    while os.getppid() == parent.pid:  # its sentinel would also be held open by forked siblings
+    if parent is not None:
+        end = end_process if asks else _insist
+        threading.Thread(
+            target=_watch, args=(parent, os.getppid(), end, grace_s), name="vpp-parent", daemon=True
+        ).start()
+
+
+def _watch(parent: Any, starter: int, end: Callable[[float], None], grace_s: float) -> None:
+    """`starter`: whose child this is, which is not `parent` where a fork server stands between.
+
+    Siblings that were forked hold the parent's sentinel open, and a server may outlive the parent.
+    """
+    while os.getppid() == starter and parent.is_alive():
         time.sleep(_CHECK_S)
-    end_process(grace_s)
+    end(grace_s)
 
 
 def end_process(grace_s: float = 10.0) -> None:

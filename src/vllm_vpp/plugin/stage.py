@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.v1.worker.worker_base import WorkerBase
@@ -55,6 +56,7 @@ class Stage:
         stage = cls(group.rank_in_group, worker, group)
         with stage.active():
             worker.model_runner = type(worker.model_runner)(config, worker.device)
+        _guard_input_buffers(worker.model_runner, worker.device)
         group.runner = worker.model_runner
         return stage
 
@@ -98,6 +100,17 @@ class Stage:
         """
         with self.in_group():
             return self.worker.sample_tokens(grammar_output)
+
+
+def _guard_input_buffers(runner: Any, device: torch.device) -> None:
+    """Let a runner wait until its device has read the inputs of the step before.
+
+    vLLM's copies them from buffers that it fills anew, without waiting, and guards these for
+    asynchronous scheduling only: else few enough steps follow each other. Here a stage may run
+    several while its device is busy with the first. On a CPU nothing is left to read.
+    """
+    if device.type != "cpu" and runner.prepare_inputs_event is None:
+        runner.prepare_inputs_event = torch.Event(device, blocking=True)
 
 
 def bytes_per_block(specs: dict[str, Any]) -> int:

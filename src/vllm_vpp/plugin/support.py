@@ -18,6 +18,7 @@ from vllm_vpp.plugin.settings import KEY
 
 __all__ = [
     "ASYNC_SCHEDULER",
+    "FOREVER_S",
     "REFUSALS",
     "Refusal",
     "check_arguments",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 ASYNC_SCHEDULER = "vllm_vpp.plugin.async_scheduler.VPPAsyncScheduler"
+FOREVER_S = 10 * 365 * 24 * 3600  # what a rank waits for input, instead of gloo's half an hour
 
 _WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": "vllm_vpp.plugin.worker_cpu.VPPCPUWorker",
@@ -152,6 +154,15 @@ REFUSALS = (
         ),
         why="connectors are not shown to work across several machines",
         fix="leave kv_transfer_config out, or use one machine",
+    ),
+    Refusal(
+        feature="cpu_distributed_timeout_seconds",
+        found=lambda c: _if(
+            c.parallel_config.cpu_distributed_timeout_seconds != FOREVER_S,
+            c.parallel_config.cpu_distributed_timeout_seconds,
+        ),
+        why="ranks wait for input as long as the engine has nothing to do",
+        fix="leave it out; VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS limits a step",
     ),
     Refusal(
         feature="multimodal model",

@@ -46,9 +46,16 @@ class Arrival(NamedTuple):
     done_ns: int | None
 
     def waited(self) -> "Arrival":
-        """The same once the device waits for the tensors; on a CPU they are there already."""
+        """The same once the device waits for the tensors; on a CPU they are there already.
+
+        Their memory belongs to the stream of the thread that received them: the stream that reads
+        them has to be told, or it would be used again too early.
+        """
         for handle in self.handles:
             handle.wait()
+        for tensor in self.tensors.values():
+            if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
+                tensor.record_stream(torch.accelerator.current_stream(tensor.device))
         return self._replace(handles=[])
 
 
@@ -183,7 +190,7 @@ class Transport:
 
     `copies`: outputs live in buffers that the next micro-batch overwrites (graphs), so they are
     copied before they are sent. `peer_ends` is called, in a receiving thread, when a rank that this
-    one receives from has stopped or died first.
+    one receives from or sends to has stopped or died first.
     """
 
     def __init__(
@@ -196,6 +203,7 @@ class Transport:
         self.copies = copies
         self._peer_ends = peer_ends
         self._stopping = False
+        self._lost: RuntimeError | None = None  # why something could not be sent
         self._groups = self._make_groups()
         self._options: dict[str, Any] = {"all_gather_group": parallel_state.get_tp_group()}
         self._receivers: list[threading.Thread] = []
@@ -226,26 +234,39 @@ class Transport:
     def start(self) -> None:
         """Start one receiving thread per stage whose input comes from another rank.
 
-        On a CPU also one that waits for what is sent.
+        On a CPU also one that waits for what is sent; where `peer_ends` is to be called, also one
+        per rank that this one only sends to.
         """
         if self._on_host:
             threading.Thread(target=self._wait_for_sent, name="vpp-sent", daemon=True).start()
         for stage, link in self.links.items():
             if not self.layout.enters_by_turn(stage):
-                thread = threading.Thread(
-                    target=self._receive,
-                    args=(stage, link),
-                    name=f"vpp-receive-{stage}",
-                    daemon=True,
-                )
-                thread.start()
-                self._receivers.append(thread)
+                self._start_receiver(self._receive, stage, link)
+        if self._peer_ends is not None:
+            for rank in self._after() - self._before():
+                self._start_receiver(self._watch, rank)
+
+    def _start_receiver(self, target: Callable[..., None], number: int, *rest: Any) -> None:
+        name = f"vpp{target.__name__.replace('_', '-')}-{number}"
+        thread = threading.Thread(target=target, args=(number, *rest), name=name, daemon=True)
+        thread.start()
+        self._receivers.append(thread)
+
+    def _after(self) -> set[int]:
+        """Ranks that this one sends to."""
+        stages = [stage + 1 for stage in self.groups if stage + 1 < self.layout.stages]
+        return {self.layout.owner(s) for s in stages if not self.layout.enters_by_turn(s)}
+
+    def _before(self) -> set[int]:
+        """Ranks that this one receives from."""
+        stages = [stage for stage in self.links if not self.layout.enters_by_turn(stage)]
+        return {self.layout.owner(stage - 1) for stage in stages}
 
     def stop(self, timeout: float = 3.0) -> bool:
-        """Tell the ranks after this one that nothing more comes, and end the receiving threads.
+        """Tell those who receive from this rank that nothing more comes, and end such threads here.
 
-        Returns whether all of them ended; they do once the ranks before have stopped or died. A
-        send to a rank that has died may never end.
+        Returns whether all of them ended; they do once the others have stopped or died. A send to a
+        rank that has died may never end.
         """
         self._stopping = True
         if not self._receivers:
@@ -259,12 +280,17 @@ class Transport:
         return not any(thread.is_alive() for thread in threads)
 
     def _say_farewell(self) -> None:
-        for stage in self.groups:
-            after = stage + 1
-            if after < self.layout.stages and not self.layout.enters_by_turn(after):
-                with suppress(RuntimeError):  # the peer is gone already
-                    group = self._groups[self.layout.sweep(after)]
-                    group.isend_tensor_dict({_STOP: True}, dst=self.layout.owner(after))
+        afters = [stage + 1 for stage in self.groups if stage + 1 < self.layout.stages]
+        listening = [
+            (self._groups[self.layout.sweep(stage)], self.layout.owner(stage))
+            for stage in afters
+            if not self.layout.enters_by_turn(stage)
+        ]
+        if self._peer_ends is not None:
+            listening += [(self.physical, rank) for rank in self._before() - self._after()]
+        for group, rank in listening:
+            with suppress(RuntimeError):  # the peer is gone already
+                group.isend_tensor_dict({_STOP: True}, dst=rank)
 
     def _receive(self, stage: int, link: Link) -> None:
         group = self._groups[self.layout.sweep(stage)]
@@ -285,6 +311,15 @@ class Transport:
                 link.put(Arrival(tensors, handles, finish, posted, time.monotonic_ns()))
         except BaseException as error:  # noqa: BLE001 - handed to the computing thread, which raises it
             link.put(_Failed(error))
+        self._tell_that_a_peer_ended()
+
+    def _watch(self, rank: int) -> None:
+        """Wait for the end of a rank that sends nothing here but its farewell."""
+        with suppress(RuntimeError):
+            self.physical.irecv_tensor_dict(src=rank)
+        self._tell_that_a_peer_ended()
+
+    def _tell_that_a_peer_ended(self) -> None:
         if self._peer_ends is not None and not self._stopping:
             self._peer_ends()
 
@@ -292,18 +327,25 @@ class Transport:
         """Gloo calls a send complete only when somebody has waited for it.
 
         Until then vLLM's group keeps its tensors, which would be all that was ever sent. The handle
-        of the metadata comes first: once tensors are complete, the group waits for it as well.
+        of the metadata comes first: once tensors are complete, the group waits for it as well. So
+        when it fails, since the peer is gone, tensors stay incomplete: the group would wait for the
+        metadata again, for ever.
         """
         while True:
-            for handle in self._sent.get():
-                with suppress(RuntimeError):  # the peer is gone; whoever receives from it says so
+            try:
+                for handle in self._sent.get():
                     handle.wait()
+            except RuntimeError as error:
+                self._lost = error
+                self._tell_that_a_peer_ended()
 
     def send(self, stage: int, tensors: dict[str, Any], options: dict[str, Any]) -> list[Any]:
         """Output of `stage` - 1; the group keeps handles and tensors alive until it is sent."""
         if self.layout.enters_by_turn(stage):
             self.links[stage].put(Arrival(tensors, [], [], None, None))
             return [None]
+        if self._lost is not None:
+            raise RuntimeError("vpp: sending to the rank after failed") from self._lost
         group = self._groups[self.layout.sweep(stage)]
         handles = group.isend_tensor_dict(tensors, dst=self.layout.owner(stage), **options)
         if self._on_host:

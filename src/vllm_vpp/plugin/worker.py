@@ -21,7 +21,7 @@ from vllm_vpp.plugin.adapters import AdapterHost, spare_other_rows
 from vllm_vpp.plugin.ahead import cut_dropped, fill
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.clock import Clock
-from vllm_vpp.plugin.lifetime import end_process
+from vllm_vpp.plugin.lifetime import end_process, end_with_parent
 from vllm_vpp.plugin.log import logger
 from vllm_vpp.plugin.message import Actions, Reply, Step, Took
 from vllm_vpp.plugin.meter import RankMeter
@@ -49,9 +49,11 @@ class StageHost(AdapterHost):
     base: type[WorkerBase]
     vllm_config: Any
     device: torch.device
+    profiler: Any
 
     def init_device(self) -> None:
         """Start the device as the platform does, then one model runner per stage."""
+        end_with_parent(asks=False)  # vLLM asks; stuck in a library, nobody hears it
         super().init_device()  # type: ignore[misc]  # the platform's class comes next in the order
         self.settings = engine_config.settings_of(self.vllm_config)
         self.layout = engine_config.layout_of(self.vllm_config)
@@ -72,7 +74,8 @@ class StageHost(AdapterHost):
         self._took: list[Took] = []  # until the next reply
         self.meter = self._meter()
         self._owned = frozenset(self.stages)
-        self._replies = self.layout.stages - 1 in self._owned
+        tensor_rank = parallel_state.get_tp_group().rank_in_group
+        self._replies = self.layout.stages - 1 in self._owned and tensor_rank == 0
         # with KV connectors: outputs of this rank's stages, by micro-batch
         self._outputs: dict[int, list[Any]] | None = (
             None if self.vllm_config.kv_transfer_config is None else {}
@@ -163,6 +166,11 @@ class StageHost(AdapterHost):
     save_tensorized_model = _refused("save_tensorized_model")
     update_config = _refused("update_config")
 
+    def profile(self, *args: Any, **options: Any) -> None:
+        """Start or stop vLLM's profiler; it counts the steps of the last of this rank's stages."""
+        super().profile(*args, **options)  # type: ignore[misc]  # the platform's class comes next
+        self._last.worker.profiler = self.profiler
+
     def shutdown(self) -> None:
         """End the receiving threads before vLLM destroys the groups that they wait on."""
         self.recorder.close()
@@ -186,7 +194,7 @@ class StageHost(AdapterHost):
         try:
             return self._run(message)
         except Exception:
-            if self._replies and message.sampling:
+            if message.sampling and (self._replies or self._outputs is not None):
                 raise
             logger.exception("vpp: rank %d failed; its process ends", self.transport.rank)
             raise SystemExit(1) from None

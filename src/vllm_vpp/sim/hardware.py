@@ -20,8 +20,8 @@ class Hardware:
 
     flops: FLOP/s, dense, bf16. memory: bytes. memory_bandwidth, link_bandwidth (within a node, one
     way), network_bandwidth (between nodes): bytes per second. link_latency, network_latency (of one
-    message), layer_overhead (launches of one layer): seconds. half_tokens: tokens at which a matrix product
-    reaches half of its best rate: a chunk of x tokens costs as much as x + half_tokens.
+    message), layer_overhead (launches of one layer): seconds. half_tokens: tokens at which a matrix
+    product reaches half of its best rate: a chunk of x tokens costs as much as x + half_tokens.
     """
 
     name: str
