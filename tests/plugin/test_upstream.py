@@ -44,8 +44,15 @@ SCHEDULER = {
     "_within",
 }
 OWN: dict[str, set[str]] = {
-    "VPPExecutor": {"_header", "_received", "_send", "_show", "_watch"},
-    "VPPRayExecutor": {"_header", "_received", "_send", "_show", "_watch"},
+    "VPPExecutor": {"_header", "_look_up_while_waiting", "_received", "_send", "_show", "_watch"},
+    "VPPRayExecutor": {
+        "_header",
+        "_look_up_while_waiting",
+        "_received",
+        "_send",
+        "_show",
+        "_watch",
+    },
     "VPPScheduler": SCHEDULER,
     "VPPAsyncScheduler": SCHEDULER | {"_may_go_ahead"},
     "VPPCPUWorker": HOST,
