@@ -20,16 +20,20 @@ from served import Server, body, complete, left_behind, serve, wait_for_end
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 GONE_S = 30.0
-KILLS = int(os.environ.get("SOAK_KILLS", "100"))  # of which the first two are no soak
+KILLS = int(os.environ.get("SOAK_KILLS", "100"))  # of which the first three are no soak
 VICTIMS = ("engine core", "api server", "worker")
 
 
 class Point(NamedTuple):
-    """What is killed, so long after clients began to ask; `which` of the workers, from 0 to 1."""
+    """What is killed, so long after clients began to ask; `which` of the workers, from 0 to 1.
+
+    With `in_flight` 60 more messages are under way than vLLM's queue to the ranks holds.
+    """
 
     victim: str
     after_s: float
     which: float
+    in_flight: int
 
     def kill(self, server: Server) -> None:
         match self.victim:
@@ -44,10 +48,12 @@ class Point(NamedTuple):
 
 def points() -> Iterator[Any]:
     rng = random.Random(3)
-    for number in range(max(KILLS, 2)):
-        point = Point(VICTIMS[number % 3], round(rng.uniform(0.0, 4.0), 2), rng.random())
-        marks = [pytest.mark.soak] if number >= 2 else []
-        yield pytest.param(point, id=f"{point.victim} after {point.after_s} s", marks=marks)
+    for number in range(max(KILLS, len(VICTIMS))):
+        victim, in_flight = VICTIMS[number % 3], 5 if number % 2 else 60
+        point = Point(victim, round(rng.uniform(0.0, 4.0), 2), rng.random(), in_flight)
+        marks = [pytest.mark.soak] if number >= len(VICTIMS) else []
+        name = f"{victim} after {point.after_s} s, {in_flight} in flight"
+        yield pytest.param(point, id=name, marks=marks)
 
 
 @pytest.fixture
@@ -100,7 +106,8 @@ def test_a_killed_process_takes_all_others_with_it(
     point: Point, sockets: Path, tmp_path: Path
 ) -> None:
     places = {"VLLM_RPC_BASE_PATH": str(sockets), "TMPDIR": str(tmp_path)}
-    with serve(Engine("llama", 2, V, environment=places), tmp_path) as server:
+    deep = {**V, "in_flight": point.in_flight}
+    with serve(Engine("llama", 2, deep, environment=places), tmp_path) as server:
         family, segments = server.family(), server.shared_memory()
         assert len(server.workers()) == 2
         assert segments
