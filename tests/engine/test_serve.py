@@ -6,7 +6,6 @@ import re
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -198,10 +197,7 @@ def test_one_slot_serves_one_after_the_other_and_sigterm_ends_it(
 
 
 @pytest.mark.slow
-def test_nothing_listens_but_what_stock_vllm_has_and_the_second_sweeps_communicator(
-    tmp_path: Path,
-) -> None:
-    """Gloo listens once per group: vLLM's coordinator of a sweep has two, on each of two ranks."""
+def test_nothing_listens_but_what_stock_vllm_has(tmp_path: Path) -> None:
     with serve(Engine("llama", 2, V), tmp_path) as ours:
         complete(ours, body(prompt(600), 4))
         found = ours.listening()
@@ -209,4 +205,4 @@ def test_nothing_listens_but_what_stock_vllm_has_and_the_second_sweeps_communica
         usual = theirs.listening()
     print(f"listening: {dict(found)}, without this package: {dict(usual)}")
     assert found["server"] == 1
-    assert found <= usual + Counter(Worker=2 * 2)
+    assert found <= usual

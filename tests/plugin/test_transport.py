@@ -53,44 +53,49 @@ def test_outputs_of_graphs_are_copied() -> None:
 
 
 class _Group:
-    """Stands in for vLLM's pipeline group: notes where it was asked to send."""
+    """Stands in for vLLM's pipeline group: notes over what, and to whom, it was asked to send."""
 
-    def __init__(self) -> None:
+    def __init__(self, communicator: str = "pipeline") -> None:
         self.use_cpu_custom_send_recv = True
         self.rank_in_group, self.group_ranks = 0, [[0, 1]]
-        self.device, self.device_group = SimpleNamespace(type="cpu"), None
+        self.device = SimpleNamespace(type="cpu")
+        self.cpu_group = self.device_group = communicator
         self.device_communicator = None
-        self.sent: list[int | None] = []
+        self._pending_isends: list[Any] = []
+        self.sent: list[tuple[str, int | None]] = []
 
     def isend_tensor_dict(self, tensors: Any, dst: int | None = None, **options: Any) -> list[Any]:
-        self.sent.append(dst)
+        assert not self.use_cpu_custom_send_recv, "that path waits for the receiver"
+        self.sent.append((self.cpu_group, dst))
         return []
 
 
-def built(groups: list[Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A transport of two ranks and a sweep per group, for the rank of the first."""
+def built(group: Any, monkeypatch: pytest.MonkeyPatch, sweeps: int = 2) -> Any:
+    """A transport of two ranks for the one whose pipeline group is given."""
     from vllm_vpp.plugin import transport
 
-    made = iter(groups[1:])
+    made = iter([_Group("new")])
     state = SimpleNamespace(
-        get_pp_group=lambda: groups[0],
+        get_pp_group=lambda: group,
         get_tp_group=lambda: None,
-        get_world_group=lambda: SimpleNamespace(local_rank=0),
+        get_world_group=lambda: SimpleNamespace(
+            local_rank=0, cpu_group="world", device_group="world"
+        ),
         init_model_parallel_group=lambda *args, **options: next(made),
     )
     monkeypatch.setattr(transport, "parallel_state", state)
     monkeypatch.setattr("torch.distributed.get_backend", lambda group: "gloo")
-    return transport.Transport(Layout(2, len(groups)), copies=False)
+    return transport.Transport(Layout(2, sweeps), copies=False)
 
 
 def test_each_sweep_has_a_communicator_that_never_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one for all sweeps, or vLLM's synchronous path on a CPU, two ranks that send hang."""
-    groups = [_Group() for _ in range(3)]
-    transport = built(groups, monkeypatch)
-    assert [group.use_cpu_custom_send_recv for group in groups] == [False] * 3
+    transport = built(_Group(), monkeypatch, sweeps=3)
     for stage in (1, 3, 5):
         transport.send(stage, {}, {})
-    assert [group.sent for group in groups] == [[1], [0], [1]]
+    assert transport.physical.sent == [("pipeline", 1), ("world", 0)]
+    assert transport._groups[2].sent == [("new", 1)]
+    assert transport._groups[1]._pending_isends is not transport.physical._pending_isends
     transport.send(4, {"x": 1}, {})  # the turn to stage 4 is on this rank
     assert transport.links[4].take().tensors == {"x": 1}
 
@@ -110,7 +115,7 @@ def test_a_rank_whose_peer_is_dead_does_not_wait_to_tell_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends = threading.Event()
-    transport = built([_Dead(), _Dead()], monkeypatch)
+    transport = built(_Dead(), monkeypatch)
     transport._peer_ends = ends.set
     transport.start()
     assert ends.wait(60)
@@ -133,11 +138,10 @@ class _Send:
 def test_what_could_not_be_sent_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything sent after it, which would make vLLM's group wait for it."""
     log: list[str] = []
-    groups = [_Group(), _Group()]
-    transport = built(groups, monkeypatch)
+    transport = built(_Group(), monkeypatch)
     ends = threading.Event()
     transport._peer_ends = ends.set
-    groups[0].isend_tensor_dict = lambda *args, **options: [  # type: ignore[method-assign]
+    transport.physical.isend_tensor_dict = lambda *args, **options: [
         _Send(log, "metadata"),
         _Send(log, "tensor"),
     ]
@@ -187,7 +191,7 @@ def test_the_first_rank_of_a_plain_pipeline_learns_that_the_last_has_stopped(
     ends = [threading.Event(), threading.Event()]
     ranks = []
     for rank in (0, 1):
-        transport = built([_Wired(rank, channels)], monkeypatch)
+        transport = built(_Wired(rank, channels), monkeypatch, sweeps=1)
         transport._peer_ends = ends[rank].set
         transport.start()
         ranks.append(transport)

@@ -29,8 +29,13 @@ BORDERS = (
     ),
     Border(
         "GroupCoordinator.use_cpu_custom_send_recv",
-        "set to False for the pipeline groups",
+        "set to False for the groups that stages send over",
         "that path is synchronous beyond its buffer: two ranks that send to each other hang",
+    ),
+    Border(
+        "GroupCoordinator.cpu_group, device_group, _pending_isends",
+        "in a copy of the pipeline group: those of the world group, and sends of its own",
+        "a second sweep needs a communicator of its own, and a new one would open sockets",
     ),
     Border(
         "Worker._pp_send_work",

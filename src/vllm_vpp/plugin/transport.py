@@ -10,11 +10,13 @@ mirror image on the next would wait for each other. Within a sweep a pair of ran
 in one direction, and both ends see micro-batches in order.
 """
 
+import copy
 import glob
 import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -185,6 +187,14 @@ def _unlink_shared_memory(group: GroupCoordinator) -> None:
             segment.unlink(missing_ok=True)
 
 
+def _over(group: GroupCoordinator, larger: GroupCoordinator) -> GroupCoordinator:
+    """The same ranks, with sends and receives of their own over the communicator of `larger`."""
+    own = copy.copy(group)
+    own.cpu_group, own.device_group = larger.cpu_group, larger.device_group
+    own._pending_isends = deque()
+    return own
+
+
 class Transport:
     """Links and groups of one process, for all stages that it owns.
 
@@ -212,17 +222,22 @@ class Transport:
         self.groups = {stage: StageGroup(self, stage) for stage in layout.stages_of(self.rank)}
 
     def _make_groups(self) -> list[GroupCoordinator]:
-        """One communicator per sweep; a collective call, made by all processes alike."""
+        """One communicator per sweep; a collective call, made by all processes alike.
+
+        The second sweep has that of the world, which vLLM uses at start-up only: a V opens no
+        sockets of its own. Further sweeps have new ones.
+        """
         groups = [self.physical]
         if self.layout.ranks == 1:
             return groups * self.layout.sweeps
         world = parallel_state.get_world_group()
         backend = torch.distributed.get_backend(self.physical.device_group)
+        groups += [_over(self.physical, world)] * (self.layout.sweeps > 1)
         groups += [
             parallel_state.init_model_parallel_group(
                 self.physical.group_ranks, world.local_rank, backend, group_name=f"vpp{sweep}"
             )
-            for sweep in range(1, self.layout.sweeps)
+            for sweep in range(2, self.layout.sweeps)
         ]
         for group in groups:
             group.use_cpu_custom_send_recv = (
