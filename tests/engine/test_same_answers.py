@@ -166,8 +166,16 @@ def test_other_architectures_answer_like_one_rank(architecture: str, ranks: int)
     assert_same(run(Engine(architecture, ranks, V), cases(architecture)), architecture)
 
 
-@pytest.mark.parametrize("ahead", [False, True], ids=["waiting", "asynchronous"])
-def test_preempted_requests_answer_like_one_rank(ahead: bool) -> None:
+@pytest.mark.parametrize(
+    ("vpp", "ahead"),
+    [
+        pytest.param(V, False, id="v"),
+        pytest.param(V, True, id="v, asynchronous"),
+        pytest.param({"layout": "linear"}, False, id="linear", marks=pytest.mark.slow),
+        pytest.param({"layout": "wave", "sweeps": 3}, False, id="wave", marks=pytest.mark.slow),
+    ],
+)
+def test_preempted_requests_answer_like_one_rank(vpp: dict[str, Any], ahead: bool) -> None:
     """So few KV blocks that requests are preempted while micro-batches are in flight."""
     steps = [
         {"do": "count_preemptions", "name": "counting"},
@@ -175,7 +183,7 @@ def test_preempted_requests_answer_like_one_rank(ahead: bool) -> None:
         {"do": "preemptions", "name": "preemptions"},
     ]
     few = {"num_gpu_blocks_override": 75, "max_model_len": 2048, "async_scheduling": ahead}
-    answers = run(Engine("llama", 2, V, options=few), steps)
+    answers = run(Engine("llama", 2, vpp, options=few), steps)
     assert answers["preemptions"] > 0
     reference = outputs(stock("llama")["crowd"])
     assert largest_difference(outputs(answers["crowd"]), reference) <= TOGETHER_BOUND["llama"]
