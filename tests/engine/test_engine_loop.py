@@ -167,7 +167,10 @@ class Broadcast:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
 
-    def enqueue(self, message: tuple[str, tuple[Actions], dict[str, Any], int]) -> None:
+    def enqueue(
+        self, message: tuple[str, tuple[Actions], dict[str, Any], int], timeout: float
+    ) -> None:
+        assert timeout > 0
         method, (actions,), named, replying = message
         assert (method, named, replying) == ("vpp_run", {}, -1)
         self.ranks.send(actions, False)
@@ -196,7 +199,7 @@ def start_executor(vllm_config: Any, pick: Pick) -> Any:
     def without_processes(self: Any) -> None:
         self.is_failed = False
         self.ranks = Workers(self.layout, pick)
-        self.rpc_broadcast_mq = Broadcast(self.ranks)
+        self.rpc_broadcast_mq, self.response_mqs = Broadcast(self.ranks), []
         self.output_rank = self._get_output_rank()
 
     with patch.object(MultiprocExecutor, "_init_executor", without_processes):
