@@ -254,9 +254,8 @@ class Transport:
         """
         if self._on_host:
             threading.Thread(target=self._wait_for_sent, name="vpp-sent", daemon=True).start()
-        for stage, link in self.links.items():
-            if not self.layout.enters_by_turn(stage):
-                self._start_receiver(self._receive, stage, link)
+        for stage in self._incoming():
+            self._start_receiver(self._receive, stage, self.links[stage])
         if self._peer_ends is not None:
             for rank in self._after() - self._before():
                 self._start_receiver(self._watch, rank)
@@ -267,15 +266,22 @@ class Transport:
         thread.start()
         self._receivers.append(thread)
 
+    def _outgoing(self) -> list[int]:
+        """Stages on other ranks that this one sends to."""
+        after = [stage + 1 for stage in self.groups if stage + 1 < self.layout.stages]
+        return [stage for stage in after if not self.layout.enters_by_turn(stage)]
+
+    def _incoming(self) -> list[int]:
+        """Stages of this rank whose input comes from another one."""
+        return [stage for stage in self.links if not self.layout.enters_by_turn(stage)]
+
     def _after(self) -> set[int]:
         """Ranks that this one sends to."""
-        stages = [stage + 1 for stage in self.groups if stage + 1 < self.layout.stages]
-        return {self.layout.owner(s) for s in stages if not self.layout.enters_by_turn(s)}
+        return {self.layout.owner(stage) for stage in self._outgoing()}
 
     def _before(self) -> set[int]:
         """Ranks that this one receives from."""
-        stages = [stage for stage in self.links if not self.layout.enters_by_turn(stage)]
-        return {self.layout.owner(stage - 1) for stage in stages}
+        return {self.layout.owner(stage - 1) for stage in self._incoming()}
 
     def stop(self, timeout: float = 3.0) -> bool:
         """Tell those who receive from this rank that nothing more comes, and end such threads here.
@@ -295,11 +301,9 @@ class Transport:
         return not any(thread.is_alive() for thread in threads)
 
     def _say_farewell(self) -> None:
-        afters = [stage + 1 for stage in self.groups if stage + 1 < self.layout.stages]
         listening = [
             (self._groups[self.layout.sweep(stage)], self.layout.owner(stage))
-            for stage in afters
-            if not self.layout.enters_by_turn(stage)
+            for stage in self._outgoing()
         ]
         if self._peer_ends is not None:
             listening += [(self.physical, rank) for rank in self._before() - self._after()]
