@@ -186,9 +186,7 @@ def test_preempted_requests_answer_like_one_rank(vpp: dict[str, Any], ahead: boo
     answers = run(Engine("llama", 2, vpp, options=few), steps)
     assert answers["preemptions"] > 0
     reference = outputs(stock("llama")["crowd"])
-    # what was decoded before is computed again as part of a chunk; measured: 1.3e-5 (wave, AVX2)
-    bound = 2 * TOGETHER_BOUND["llama"]
-    assert largest_difference(outputs(answers["crowd"]), reference) <= bound
+    assert largest_difference(outputs(answers["crowd"]), reference) <= TOGETHER_BOUND["llama"]
 
 
 def test_more_micro_batches_in_flight_than_a_message_queue_holds() -> None:
