@@ -120,8 +120,8 @@ FEATURES = {
 }
 
 SLOW = {"AWQ weights (4 bits)"}
-# Kernels that vLLM's CPU build has for some processors only; without them stock vLLM fails as well.
-KERNELS = {"AWQ weights (4 bits)": "cpu_gemm_wna16"}
+# Kernels that vLLM's CPU build has for some processors only, and what to run without them.
+KERNELS = {"AWQ weights (4 bits)": ("cpu_gemm_wna16", "run_four_bit_engine.py")}
 
 
 def lacks(kernel: str) -> bool:
@@ -134,14 +134,14 @@ def lacks(kernel: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Feature], dict[str, Any]]:
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
     """What stock vLLM answers; each feature is asked once."""
     known: dict[str, dict[str, Any]] = {}
 
-    def ask(feature: Feature) -> dict[str, Any]:
+    def ask(feature: Feature, script: str = "run_engine.py") -> dict[str, Any]:
         if repr(feature) not in known:
             engine = feature.engine(1, None, tmp_path_factory.mktemp("stock"))
-            known[repr(feature)] = run(engine, feature.steps)
+            known[repr(feature)] = run(engine, feature.steps, script=script)
         return known[repr(feature)]
 
     return ask
@@ -156,13 +156,15 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Feature], dict[
     ],
 )
 def test_a_feature_answers_like_stock_vllm(
-    name: str, layout: str, stock: Callable[[Feature], dict[str, Any]], tmp_path: Path
+    name: str, layout: str, stock: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     feature = FEATURES[name]
-    if name in KERNELS and lacks(KERNELS[name]):
-        pytest.skip(f"vLLM has no {KERNELS[name]} on this processor")
-    reference = stock(feature)
-    answers = run(feature.engine(2, LAYOUTS[layout] | feature.vpp, tmp_path), feature.steps)
+    script = "run_engine.py"
+    if name in KERNELS and lacks(KERNELS[name][0]):
+        script = KERNELS[name][1]
+    reference = stock(feature, script)
+    engine = feature.engine(2, LAYOUTS[layout] | feature.vpp, tmp_path)
+    answers = run(engine, feature.steps, script=script)
     for step in feature.steps:
         mine, theirs = answers[step["name"]], reference[step["name"]]
         if step["do"] == "embed":
@@ -180,7 +182,7 @@ def test_a_feature_answers_like_stock_vllm(
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_compiled_models_answer_like_one_rank_in_tokens(
-    layout: str, stock: Callable[[Feature], dict[str, Any]], tmp_path: Path
+    layout: str, stock: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     """Fusion is cut at other places, so log-probabilities of one precision differ a little."""
     feature = Feature(options={"enforce_eager": False}, steps=(alone(),))
