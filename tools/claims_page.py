@@ -232,9 +232,14 @@ def chunk_row(machine: PaperMachine) -> tuple[str, ...]:
             for arm in arms
         }
         own = min(seconds, key=lambda size: seconds[size])
-        inside = min(seconds) < own < max(seconds)
-        tried = f"{own} of {', '.join(map(str, sorted(seconds)))} (`chunks`)"
-        here = [tried, Verdict.SIGN if inside else "not"]
+        ends = {min(seconds), max(seconds)}
+        gains = [paired("chunks", f"VPP {own}", f"VPP {end}") for end in sorted(ends - {own})]
+        clear = own not in ends and all(gain is not None and gain[1].high < 1 for gain in gains)
+        shown = "; ".join(str(gain[1]) for gain in gains if gain is not None)
+        tried = (
+            f"{own} of {', '.join(map(str, sorted(seconds)))} (`chunks`); over the ends: {shown}"
+        )
+        here = [tried, Verdict.SIGN if clear else "not"]
     found = machine.best_chunks()
     published = {size: 8 * K if size == SIZES[0] else CHUNK for size in SIZES}
     said = Verdict.SIZE if found == published else "not"

@@ -162,8 +162,15 @@ def titled(name: str, body: Callable[[dict[str, Any]], str]) -> Callable[[], str
 def chunks_section() -> str:
     """Sweep of chunk sizes."""
     result = load("chunks")
+    sizes = sorted({arm["chunk"] for arm in result["arms"].values()})
+    apart = [(str(size), ratio(result, f"VPP {size}", f"CPP {size}")) for size in sizes]
     return (
-        f"## {result['title']}\n\n" + table(PREFILL, prefill_rows(result)) + "\n" + origin(result)
+        f"## {result['title']}\n\n"
+        + table(PREFILL, prefill_rows(result))
+        + "\nThe two layouts in turn, one chunk size after the other:\n\n"
+        + table(("chunk", "TTFT of VPP / CPP"), apart)
+        + "\n"
+        + origin(result)
     )
 
 

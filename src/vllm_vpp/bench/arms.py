@@ -9,7 +9,7 @@ from vllm_vpp.bench.engine import Arm
 from vllm_vpp.bench.models import ModelSpec, checkpoint, small
 from vllm_vpp.bench.smollm2 import long_context, smollm2
 
-__all__ = ["llama_arm", "llama_cost", "made_arm", "random_prompt", "smollm2_arm", "text"]
+__all__ = ["llama_arm", "llama_cost", "made_arm", "moe_arm", "random_prompt", "smollm2_arm", "text"]
 
 _LLAMA_LAYERS = 8
 # The small Llama on two cores as `vllm-vpp calibrate` finds it, with AVX-512 and with AVX2.
@@ -56,6 +56,18 @@ def made_arm(name: str, spec: ModelSpec, vpp: dict[str, Any], chunk: int, length
         vpp=vpp,
         options={"dtype": fast_dtype()},
     )
+
+
+def moe_arm(name: str, vpp: dict[str, Any], *, chunk: int, length: int = 8032) -> Arm:
+    """A mixture of experts where a chunk has a fixed cost, as on accelerators.
+
+    One expert in 256 is active per token, so that small chunks read nearly as many weights as large
+    ones, for less work.
+    """
+    spec = small(
+        "qwen3-moe", layers=4, dtype="bfloat16", experts=256, active_experts=1, intermediate=512
+    )
+    return made_arm(name, spec, vpp, chunk, length)
 
 
 def text(tokens: int) -> list[int]:

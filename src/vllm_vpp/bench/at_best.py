@@ -8,9 +8,8 @@ planner finds them best with those laws.
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from vllm_vpp.bench.arms import made_arm, random_prompt, smollm2_arm, text
+from vllm_vpp.bench.arms import moe_arm, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
-from vllm_vpp.bench.models import small
 from vllm_vpp.bench.suite import Plan
 
 __all__ = ["moe", "policies", "policies_32k", "prefill"]
@@ -88,13 +87,6 @@ _MOE = (
 
 
 def moe() -> Plan:
-    """Where a chunk has a fixed cost, as on accelerators: most of its experts' weights are read.
-
-    One expert in 256 is active per token, so that small chunks read nearly as many weights as large
-    ones, for less work.
-    """
-    spec = small(
-        "qwen3-moe", layers=4, dtype="bfloat16", experts=256, active_experts=1, intermediate=512
-    )
-    arms = [made_arm(c.name, spec, c.vpp(_MOE_COST), c.chunk, 8032) for c in _MOE]
+    """Where a chunk has a fixed cost, as on accelerators: most of its experts' weights are read."""
+    arms = [moe_arm(c.name, c.vpp(_MOE_COST), chunk=c.chunk) for c in _MOE]
     return arms, {"": [Request(prompt=random_prompt(8000, 1), max_tokens=8)]}

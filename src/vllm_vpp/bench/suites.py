@@ -5,7 +5,7 @@ are modules of their own. `compare` runs them, `tools/make_docs.py` turns the fi
 """
 
 from vllm_vpp.bench import at_best, beside, mixed, one_prompt, overhead, predicted, tau, together
-from vllm_vpp.bench.arms import llama_cost, made_arm, random_prompt, smollm2_arm, text
+from vllm_vpp.bench.arms import llama_cost, made_arm, moe_arm, random_prompt, smollm2_arm, text
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.models import small
 from vllm_vpp.bench.suite import Plan, Suite
@@ -14,13 +14,13 @@ __all__ = ["SUITES"]
 
 
 def _chunks() -> Plan:
-    tokens = 8000
+    """Both layouts in turn, chunk by chunk."""
     arms = [
-        smollm2_arm(f"{name} {chunk}", chunk, tokens, {"layout": layout})
-        for chunk in (256, 512, 1024, 2048)
+        moe_arm(f"{name} {chunk}", {"layout": layout}, chunk=chunk)
+        for chunk in (256, 512, 1024, 2048, 4096)
         for name, layout in (("CPP", "linear"), ("VPP", "v"))
     ]
-    return arms, {"": [Request(prompt=text(tokens))]}
+    return arms, {"": [Request(prompt=random_prompt(8000, 1))]}
 
 
 def _equal() -> Plan:
@@ -53,8 +53,8 @@ SUITES = {
     for suite in (
         Suite(
             name="chunks",
-            title="Best fixed chunk, SmolLM2-135M, 8000 tokens",
-            rounds=3,
+            title="Best fixed chunk, small mixture of 256 experts, 8000 tokens",
+            rounds=8,
             plan=_chunks,
             alive=2,
         ),
