@@ -21,6 +21,7 @@ from vllm_vpp.profiles import Profile
 __all__ = ["Measured", "chunk_times", "compare"]
 
 Tell = Callable[[str], object]
+Cases = Mapping[str, Sequence[Request]]
 _WARM_TOKENS = 4096  # reaches every kernel and buffer; the whole prompt would take as long as a run
 _WAKE_TOKENS = 1024  # brings back what the system took from an engine while others were measured
 _SETTLED_S = 0.1
@@ -91,13 +92,16 @@ def chunk_times(timeline: Timeline) -> list[float]:
 
 def compare(
     arms: Sequence[Arm],
-    cases: Mapping[str, Sequence[Request]],
+    cases: Cases,
     *,
     rounds: Iterable[int],
     folder: Path,
     tell: Tell = lambda text: None,
+    adapt: Callable[[int, float], Cases] | None = None,
 ) -> Iterator[Measured]:
     """Start the arms' engines, warm each up with the start of a prompt, then measure all in turn.
+
+    `adapt` makes the cases anew from the tokens of that start and the seconds that it took.
 
     Each of the `rounds`, named by number, runs every case on every arm; odd ones in reverse. Before
     each run its engine answers a short prompt: an idle one may have lost its code pages to the
@@ -126,9 +130,14 @@ def compare(
         for name, engine in engines.items():
             engine.wait_ready()
             tell(f"{name}: ready")
+        seconds: list[float] = []
         for name, engine in engines.items():
+            began = time.monotonic()
             engine.run([warm], measured=False)
+            seconds.append(time.monotonic() - began)
             tell(f"{name}: warmed up")
+        if adapt is not None:
+            cases = adapt(len(warm.prompt), min(seconds))
         for turn in rounds:
             for case, requests in cases.items():
                 for arm in arms if turn % 2 == 0 else reversed(arms):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_vpp.bench.compare import Measured, compare
+from vllm_vpp.bench.compare import Cases, Measured, compare
 from vllm_vpp.bench.document import document
 from vllm_vpp.bench.dtype import fast_dtype
 from vllm_vpp.bench.engine import Arm, Request
@@ -19,10 +19,15 @@ from vllm_vpp.bench.smollm2 import long_context, smollm2
 from vllm_vpp.bench.stats import Ratio, paired_ratio
 from vllm_vpp.machine import machine
 
-__all__ = ["CPP", "VPP", "Demo", "run"]
+__all__ = ["CPP", "LONGEST", "VPP", "Demo", "affordable", "run"]
 
 CPP, VPP = "CPP", "VPP"
 ANSWER_TOKENS = 24
+LONGEST = 16_000  # tokens, where the machine is fast enough
+RUNS_S = 800.0  # what all runs may take together for that
+_STEP = 1000
+_SHORTEST = 4000
+_EVEN = 6100.0  # tokens at which SmolLM2-135M works as much on attention as on all else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +87,23 @@ class Demo:
         }
 
 
+def affordable(known: int, seconds: float, runs: int) -> int:
+    """Tokens of a prompt, `LONGEST` at most, that `runs` runs can take in `RUNS_S`.
+
+    `known` tokens took `seconds`. Time grows with the operations of a causal prefill.
+    """
+
+    def work(tokens: int) -> float:
+        return tokens + tokens**2 / _EVEN
+
+    budget = RUNS_S / runs / seconds * work(known)
+    fitting = (n for n in range(LONGEST, _SHORTEST, -_STEP) if work(n) <= budget)
+    return next(fitting, _SHORTEST)
+
+
 def run(
     *,
-    tokens: int,
+    tokens: int | None,
     chunk: int,
     pairs: int,
     folder: Path,
@@ -94,12 +113,13 @@ def run(
 ) -> Demo:
     """Prepare the model and the prompt, then measure `pairs` interleaved pairs.
 
+    Without `tokens` the prompt has `LONGEST`, or fewer on a machine that would take too long.
     Raises EngineError when an engine does not start, InputError when the model is not installed.
     """
     path = smollm2(tell=tell)
     tokenizer = _tokenizer(path)
-    prompt = document(tokenizer, tokens)
-    length = tokens + ANSWER_TOKENS + 8
+    lengths = [tokens or LONGEST]
+    length = lengths[0] + ANSWER_TOKENS + 8
     shared: dict[str, Any] = {
         "model": str(path),
         "ranks": ranks,
@@ -111,10 +131,26 @@ def run(
         Arm(name=CPP, vpp={"layout": "linear"}, **shared),
         Arm(name=VPP, vpp={"layout": "v"}, **shared),
     ]
-    request = Request(prompt=prompt, max_tokens=ANSWER_TOKENS)
-    runs = list(compare(arms, {"": [request]}, rounds=range(pairs), folder=folder, tell=tell))
+
+    def asked(length: int) -> Cases:
+        return {"": [Request(prompt=document(tokenizer, length), max_tokens=ANSWER_TOKENS)]}
+
+    def adapt(known: int, seconds: float) -> Cases:
+        lengths.append(affordable(known, seconds, 2 * pairs))
+        tell(f"the prompt has {lengths[-1]} tokens")
+        return asked(lengths[-1])
+
+    measuring = compare(
+        arms,
+        asked(lengths[0]),
+        rounds=range(pairs),
+        folder=folder,
+        tell=tell,
+        adapt=adapt if tokens is None else None,
+    )
+    runs = list(measuring)
     return Demo(
-        tokens=tokens,
+        tokens=lengths[-1],
         chunk=chunk,
         ranks=ranks,
         runs=tuple(runs),

@@ -20,28 +20,35 @@ __all__ = ["demo"]
 
 
 def demo(
-    tokens: Annotated[int, typer.Option(help="Length of the prompt in tokens.")] = 16_000,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Length of the prompt in tokens.",
+            show_default="16000, or fewer where all runs would take over a quarter of an hour",
+        ),
+    ] = None,
     chunk: Annotated[int, typer.Option(help="Tokens per chunk, for both.")] = 1536,
     pairs: Annotated[int, typer.Option(help="Interleaved pairs of runs.")] = 5,
     out: Annotated[Path, typer.Option(help="Folder for demo.html, demo.json and the logs.")] = Path(
         "demo"
     ),
 ) -> None:
-    """Run a real 16,000-token prompt on two ranks, as a plain pipeline and as a V, in turn."""
+    """Run a long prompt on a real model on two ranks, as a plain pipeline and as a V, in turn."""
     from rich.console import Console
 
-    from vllm_vpp.bench.demo import run
+    from vllm_vpp.bench.demo import LONGEST, run
     from vllm_vpp.cli.progress import Progress
 
-    if not 1024 <= tokens <= 131_072:
+    longest = LONGEST if tokens is None else tokens
+    if not 1024 <= longest <= 131_072:
         raise InputError(f"--tokens {tokens}: must be 1024 to 131072; choose such a length")
-    if not 128 <= chunk <= tokens:
-        raise InputError(f"--chunk {chunk}: must be 128 to {tokens} (the prompt); choose one")
+    if not 128 <= chunk <= longest:
+        raise InputError(f"--chunk {chunk}: must be 128 to {longest} (the prompt); choose one")
     if pairs < 2:
         raise InputError(f"--pairs {pairs}: must be at least 2, an interval needs them; choose 5")
     console = Console()
     out.mkdir(parents=True, exist_ok=True)
-    with Progress(console, "preparing the model", steps=5 + 2 * pairs) as tell:
+    with Progress(console, "preparing the model", steps=5 + (tokens is None) + 2 * pairs) as tell:
         found = run(
             tokens=tokens,
             chunk=chunk,
@@ -51,6 +58,11 @@ def demo(
             tell=tell,
         )
     _print(console, found)
+    if found.tokens < longest:
+        console.print(
+            f"\nThe prompt was shortened: one of {longest} tokens would take this machine long. "
+            f"`vllm-vpp demo --tokens {longest}` runs it."
+        )
     _write(found, out)
     console.print(f"\nWritten: {out}/demo.html (open it in a browser), {out}/demo.json (all raw)")
 
