@@ -204,7 +204,8 @@ def v_bound(chunks: list[float], ranks: int) -> float:
 def control_section() -> str:
     """Host time outside the model runners."""
     rows: list[tuple[str, ...]] = []
-    for name in ("equal", "prefill", "policies", "policies-32k", "moe", "bubble", "short"):
+    long = ("equal", "prefill", "policies", "policies-32k", "moe", "moe-16k", "moe-32k", "bubble")
+    for name in (*long, "short"):
         if not exists(name):
             continue
         result = load(name)
@@ -370,6 +371,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "policies": titled("policies", prefill_body),
     "policies-32k": titled("policies-32k", prefill_body),
     "moe": titled("moe", prefill_body),
+    "moe-16k": titled("moe-16k", prefill_body),
+    "moe-32k": titled("moe-32k", prefill_body),
     "chunks": chunks_section,
     "bubble": bubble_section,
     "ablation": ablation_section,

@@ -58,14 +58,16 @@ def made_arm(name: str, spec: ModelSpec, vpp: dict[str, Any], chunk: int, length
     )
 
 
-def moe_arm(name: str, vpp: dict[str, Any], *, chunk: int, length: int = 8032) -> Arm:
+def moe_arm(
+    name: str, vpp: dict[str, Any], *, chunk: int, length: int = 8032, experts: int = 192
+) -> Arm:
     """A mixture of experts where a chunk has a fixed cost, as on accelerators.
 
-    One expert in 256 is active per token, so that small chunks read nearly as many weights as large
-    ones, for less work.
+    One expert is active per token, so that small chunks read nearly as many weights as large ones,
+    for less work. Four engines of 192 experts in float32 fit into 24 GiB.
     """
     spec = small(
-        "qwen3-moe", layers=4, dtype="bfloat16", experts=256, active_experts=1, intermediate=512
+        "qwen3-moe", layers=4, dtype="bfloat16", experts=experts, active_experts=1, intermediate=512
     )
     return made_arm(name, spec, vpp, chunk, length)
 

@@ -16,7 +16,7 @@ __all__ = ["SUITES"]
 def _chunks() -> Plan:
     """Both layouts in turn, chunk by chunk."""
     arms = [
-        moe_arm(f"{name} {chunk}", {"layout": layout}, chunk=chunk)
+        moe_arm(f"{name} {chunk}", {"layout": layout}, chunk=chunk, experts=256)
         for chunk in (256, 512, 1024, 2048, 4096)
         for name, layout in (("CPP", "linear"), ("VPP", "v"))
     ]
@@ -84,9 +84,21 @@ SUITES = {
         ),
         Suite(
             name="moe",
-            title="Every policy at its best, small mixture of 256 experts, 8000 tokens",
+            title="Every policy at its best, small mixture of 192 experts, 8000 tokens",
             rounds=12,
-            plan=at_best.moe,
+            plan=at_best.moe(8000),
+        ),
+        Suite(
+            name="moe-16k",
+            title="Every policy at its best, small mixture of 192 experts, 16,000 tokens",
+            rounds=8,
+            plan=at_best.moe(16_000),
+        ),
+        Suite(
+            name="moe-32k",
+            title="Every policy at its best, small mixture of 192 experts, 32,000 tokens",
+            rounds=8,
+            plan=at_best.moe(32_000),
         ),
         Suite(
             name="lengths",
