@@ -25,7 +25,6 @@ CPP, VPP = "CPP", "VPP"
 ANSWER_TOKENS = 24
 LONGEST = 16_000  # tokens, where the machine is fast enough
 RUNS_S = 800.0  # what all runs may take together for that
-_STEP = 1000
 _SHORTEST = 4000
 _EVEN = 6100.0  # tokens at which SmolLM2-135M works as much on attention as on all else
 
@@ -87,18 +86,19 @@ class Demo:
         }
 
 
-def affordable(known: int, seconds: float, runs: int) -> int:
+def affordable(known: int, seconds: float, runs: int, chunk: int) -> int:
     """Tokens of a prompt, `LONGEST` at most, that `runs` runs can take in `RUNS_S`.
 
-    `known` tokens took `seconds`. Time grows with the operations of a causal prefill.
+    `known` tokens took `seconds`. Time grows with the operations of a causal prefill. Whole chunks
+    are left out, so that the last one is as large as that of `LONGEST`.
     """
 
     def work(tokens: int) -> float:
         return tokens + tokens**2 / _EVEN
 
     budget = RUNS_S / runs / seconds * work(known)
-    fitting = (n for n in range(LONGEST, _SHORTEST, -_STEP) if work(n) <= budget)
-    return next(fitting, _SHORTEST)
+    lengths = range(LONGEST, _SHORTEST, -chunk)
+    return next((n for n in lengths if work(n) <= budget), lengths[-1])
 
 
 def run(
@@ -136,7 +136,7 @@ def run(
         return {"": [Request(prompt=document(tokenizer, length), max_tokens=ANSWER_TOKENS)]}
 
     def adapt(known: int, seconds: float) -> Cases:
-        lengths.append(affordable(known, seconds, 2 * pairs))
+        lengths.append(affordable(known, seconds, 2 * pairs, chunk))
         tell(f"the prompt has {lengths[-1]} tokens")
         return asked(lengths[-1])
 
