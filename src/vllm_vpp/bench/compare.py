@@ -115,8 +115,11 @@ def compare(
     with ExitStack() as stack:
         tell("starting engines")
         hosts = {arm.name: _host(arm, arms) for arm in arms}
-        engines = {
-            arm.name: stack.enter_context(
+        engines = {}
+        for arm in arms:
+            if hosts[arm.name] is not arm:
+                continue
+            engines[arm.name] = engine = stack.enter_context(
                 Engine(
                     arm,
                     log=folder / f"{arm.name}.log",
@@ -124,12 +127,8 @@ def compare(
                     profile_dir=profile_folder(arm, folder),
                 )
             )
-            for arm in arms
-            if hosts[arm.name] is arm
-        }
-        for name, engine in engines.items():
-            engine.wait_ready()
-            tell(f"{name}: ready")
+            engine.wait_ready()  # one after another: loading takes more memory than serving
+            tell(f"{arm.name}: ready")
         seconds: list[float] = []
         for name, engine in engines.items():
             began = time.monotonic()
