@@ -1,6 +1,7 @@
 """The models and prompts that suites share, as arms of a comparison."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from vllm_vpp.bench.document import document
@@ -12,6 +13,7 @@ from vllm_vpp.bench.smollm2 import long_context, smollm2
 __all__ = ["llama_arm", "llama_cost", "made_arm", "moe_arm", "random_prompt", "smollm2_arm", "text"]
 
 _LLAMA_LAYERS = 8
+_MOE_KV_BYTES = 1 << 28  # per rank, more than 32K tokens
 # The small Llama on two cores as `vllm-vpp calibrate` finds it, with AVX-512 and with AVX2.
 _LLAMA_COST = {
     "bfloat16": {"c0": 0.01826, "b": 2.6393e-4, "a": 2.0496e-7},
@@ -69,7 +71,8 @@ def moe_arm(
     spec = small(
         "qwen3-moe", layers=4, dtype="bfloat16", experts=experts, active_experts=1, intermediate=512
     )
-    return made_arm(name, spec, vpp, chunk, length)
+    arm = made_arm(name, spec, vpp, chunk, length)
+    return replace(arm, options=arm.options | {"kv_cache_memory_bytes": _MOE_KV_BYTES})
 
 
 def text(tokens: int) -> list[int]:
