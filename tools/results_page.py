@@ -201,11 +201,14 @@ def v_bound(chunks: list[float], ranks: int) -> float:
     return (work + (ranks - 1) / (2 * ranks) * (chunks[0] + chunks[-1])) / work
 
 
+AT_BEST = ("prefill", "policies", "policies-32k", "moe", "moe-16k", "moe-32k")
+"""Suites of one long prompt, each policy at its best."""
+
+
 def control_section() -> str:
     """Host time outside the model runners."""
     rows: list[tuple[str, ...]] = []
-    long = ("equal", "prefill", "policies", "policies-32k", "moe", "moe-16k", "moe-32k", "bubble")
-    for name in (*long, "short"):
+    for name in ("equal", *AT_BEST, "bubble", "short"):
         if not exists(name):
             continue
         result = load(name)
@@ -367,12 +370,7 @@ def sliding_section() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "demo": titled("demo", equal_body),
     "equal": titled("equal", equal_body),
-    "prefill": titled("prefill", prefill_body),
-    "policies": titled("policies", prefill_body),
-    "policies-32k": titled("policies-32k", prefill_body),
-    "moe": titled("moe", prefill_body),
-    "moe-16k": titled("moe-16k", prefill_body),
-    "moe-32k": titled("moe-32k", prefill_body),
+    **{name: titled(name, prefill_body) for name in AT_BEST},
     "chunks": chunks_section,
     "bubble": bubble_section,
     "ablation": ablation_section,

@@ -34,8 +34,8 @@ def cpu_gemm_wna16(
     rows = size // len(scales)
     level = levels - unpacked(zeros).repeat_interleave(rows, 0)
     weight = level.float() * scales.float().repeat_interleave(rows, 0)
-    found = torch.nn.functional.linear(input.float(), weight.T, bias and bias.float())
-    return found.to(input.dtype)
+    found = input.float() @ weight
+    return (found if bias is None else found + bias).to(input.dtype)
 
 
 ops.cpu_gemm_wna16 = cpu_gemm_wna16

@@ -50,7 +50,7 @@ class Feature:
     """Engine settings shared by both sides, and what both are asked.
 
     `tensor`: processes per rank. `vpp`: settings beside the layout. `quantised` writes the
-    checkpoint into a folder.
+    checkpoint into a folder. `kernel`: an operator that vLLM's CPU build lacks on some processors.
     """
 
     architecture: str = "llama"
@@ -60,6 +60,12 @@ class Feature:
     tensor: int = 1
     vpp: dict[str, Any] = field(default_factory=dict)
     quantised: Callable[[Path, ModelSpec], str] | None = None
+    kernel: str | None = None
+
+    @property
+    def script(self) -> str:
+        """What starts the engines."""
+        return "run_four_bit_engine.py" if self.kernel and lacks(self.kernel) else "run_engine.py"
 
     def engine(self, ranks: int, vpp: dict[str, Any] | None, folder: Path) -> Engine:
         """Keeps what it learns in `folder`."""
@@ -105,6 +111,7 @@ FEATURES = {
         model={"dtype": "float16"},
         options={"dtype": "float16"},
         quantised=awq_checkpoint,
+        kernel="cpu_gemm_wna16",
         steps=(alone(),),
     ),
     "pooling": Feature(
@@ -120,8 +127,6 @@ FEATURES = {
 }
 
 SLOW = {"AWQ weights (4 bits)"}
-# Kernels that vLLM's CPU build has for some processors only, and what to run without them.
-KERNELS = {"AWQ weights (4 bits)": ("cpu_gemm_wna16", "run_four_bit_engine.py")}
 
 
 def lacks(kernel: str) -> bool:
@@ -134,14 +139,14 @@ def lacks(kernel: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Feature], dict[str, Any]]:
     """What stock vLLM answers; each feature is asked once."""
     known: dict[str, dict[str, Any]] = {}
 
-    def ask(feature: Feature, script: str = "run_engine.py") -> dict[str, Any]:
+    def ask(feature: Feature) -> dict[str, Any]:
         if repr(feature) not in known:
             engine = feature.engine(1, None, tmp_path_factory.mktemp("stock"))
-            known[repr(feature)] = run(engine, feature.steps, script=script)
+            known[repr(feature)] = run(engine, feature.steps, script=feature.script)
         return known[repr(feature)]
 
     return ask
@@ -156,15 +161,12 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, A
     ],
 )
 def test_a_feature_answers_like_stock_vllm(
-    name: str, layout: str, stock: Callable[..., dict[str, Any]], tmp_path: Path
+    name: str, layout: str, stock: Callable[[Feature], dict[str, Any]], tmp_path: Path
 ) -> None:
     feature = FEATURES[name]
-    script = "run_engine.py"
-    if name in KERNELS and lacks(KERNELS[name][0]):
-        script = KERNELS[name][1]
-    reference = stock(feature, script)
+    reference = stock(feature)
     engine = feature.engine(2, LAYOUTS[layout] | feature.vpp, tmp_path)
-    answers = run(engine, feature.steps, script=script)
+    answers = run(engine, feature.steps, script=feature.script)
     for step in feature.steps:
         mine, theirs = answers[step["name"]], reference[step["name"]]
         if step["do"] == "embed":
@@ -182,7 +184,7 @@ def test_a_feature_answers_like_stock_vllm(
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_compiled_models_answer_like_one_rank_in_tokens(
-    layout: str, stock: Callable[..., dict[str, Any]], tmp_path: Path
+    layout: str, stock: Callable[[Feature], dict[str, Any]], tmp_path: Path
 ) -> None:
     """Fusion is cut at other places, so log-probabilities of one precision differ a little."""
     feature = Feature(options={"enforce_eager": False}, steps=(alone(),))

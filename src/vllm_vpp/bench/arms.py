@@ -10,7 +10,16 @@ from vllm_vpp.bench.engine import Arm
 from vllm_vpp.bench.models import ModelSpec, checkpoint, small
 from vllm_vpp.bench.smollm2 import long_context, smollm2
 
-__all__ = ["llama_arm", "llama_cost", "made_arm", "moe_arm", "random_prompt", "smollm2_arm", "text"]
+__all__ = [
+    "llama_arm",
+    "llama_cost",
+    "made_arm",
+    "moe_arm",
+    "random_prompt",
+    "smollm2_arm",
+    "text",
+    "with_kv_cache",
+]
 
 _LLAMA_LAYERS = 8
 _MOE_KV_BYTES = 1 << 28  # per rank, more than 32K tokens
@@ -71,8 +80,12 @@ def moe_arm(
     spec = small(
         "qwen3-moe", layers=4, dtype="bfloat16", experts=experts, active_experts=1, intermediate=512
     )
-    arm = made_arm(name, spec, vpp, chunk, length)
-    return replace(arm, options=arm.options | {"kv_cache_memory_bytes": _MOE_KV_BYTES})
+    return with_kv_cache(made_arm(name, spec, vpp, chunk, length), _MOE_KV_BYTES)
+
+
+def with_kv_cache(arm: Arm, size: int) -> Arm:
+    """The arm with so many bytes of KV cache per rank, where many engines are alive at once."""
+    return replace(arm, options=arm.options | {"kv_cache_memory_bytes": size})
 
 
 def text(tokens: int) -> list[int]:

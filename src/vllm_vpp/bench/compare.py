@@ -101,11 +101,10 @@ def compare(
 ) -> Iterator[Measured]:
     """Start the arms' engines, warm each up with the start of a prompt, then measure all in turn.
 
-    `adapt` makes the cases anew from the tokens of that start and the seconds that it took.
-
-    Each of the `rounds`, named by number, runs every case on every arm; odd ones in reverse. Before
-    each run its engine answers a short prompt: an idle one may have lost its code pages to the
-    system's page reclaim. Logs and traces go to `folder`. All engines stay alive; idle ones sleep.
+    `adapt` makes the cases anew from the tokens of that start and the seconds that it took. Each of
+    the `rounds`, named by number, runs every case on every arm; odd ones in reverse. Before each
+    run its engine answers a short prompt: an idle one may have lost its code pages to the system's
+    page reclaim. Logs and traces go to `folder`. All engines stay alive; idle ones sleep.
     Raises EngineError.
     """
     longest = max((r for case in cases.values() for r in case), key=lambda r: len(r.prompt))

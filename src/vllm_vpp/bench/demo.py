@@ -118,8 +118,8 @@ def run(
     """
     path = smollm2(tell=tell)
     tokenizer = _tokenizer(path)
-    lengths = [tokens or LONGEST]
-    length = lengths[0] + ANSWER_TOKENS + 8
+    chosen = LONGEST if tokens is None else tokens
+    length = chosen + ANSWER_TOKENS + 8
     shared: dict[str, Any] = {
         "model": str(path),
         "ranks": ranks,
@@ -136,13 +136,14 @@ def run(
         return {"": [Request(prompt=document(tokenizer, length), max_tokens=ANSWER_TOKENS)]}
 
     def adapt(known: int, seconds: float) -> Cases:
-        lengths.append(affordable(known, seconds, 2 * pairs, chunk))
-        tell(f"the prompt has {lengths[-1]} tokens")
-        return asked(lengths[-1])
+        nonlocal chosen
+        chosen = affordable(known, seconds, 2 * pairs, chunk)
+        tell(f"the prompt has {chosen} tokens")
+        return asked(chosen)
 
     measuring = compare(
         arms,
-        asked(lengths[0]),
+        asked(chosen),
         rounds=range(pairs),
         folder=folder,
         tell=tell,
@@ -150,7 +151,7 @@ def run(
     )
     runs = list(measuring)
     return Demo(
-        tokens=lengths[-1],
+        tokens=chosen,
         chunk=chunk,
         ranks=ranks,
         runs=tuple(runs),

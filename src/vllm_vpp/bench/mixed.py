@@ -5,11 +5,10 @@ workload, divided by `SCALE`, so that a run takes a quarter of a minute on two c
 of the compute is attention; arrivals are kept.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt
+from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt, with_kv_cache
 from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.suite import Plan, Suite
 from vllm_vpp.bench.workloads import conversation, paper_lengths, scaled
@@ -77,7 +76,7 @@ def _arms() -> list[Arm]:
         llama_arm(name, {"cost": llama_cost(), **vpp}, chunk=chunk, length=_LENGTH)
         for name, (chunk, vpp) in _ARMS.items()
     ]
-    return [replace(a, options=a.options | {"kv_cache_memory_bytes": _KV_BYTES}) for a in made]
+    return [with_kv_cache(arm, _KV_BYTES) for arm in made]
 
 
 def _as_sent(requests: list[sim.Request]) -> list[Request]:
