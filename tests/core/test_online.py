@@ -1,6 +1,7 @@
 """A law fitted while serving: finds the truth through noise, gives None rather than nonsense."""
 
 import random
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -60,6 +61,20 @@ def test_where_only_short_prompts_were_seen_the_prior_keeps_its_shape() -> None:
     prior = QuadraticCost(c0=2 * TRUE.c0, b=2 * TRUE.b, a=2 * TRUE.a)
     found = seen(TRUE.seconds, 2048, size=512).quadratic(prior, HORIZON)
     assert off_by(found, TRUE.seconds) < 0.1
+
+
+def test_a_token_never_costs_nothing() -> None:
+    """Times of a small model whose first chunks were quick, others using the processors later."""
+    ms = 173, 261, 293, 360, 490, 611, 680, 656, 777, 940, 1003, 1104, 1180, 1245
+    online = OnlineCost(skip=0)
+    for i, took in enumerate(ms):
+        online.add(chunk(512, (i + 2) * 512), took * 1e-3)
+    found = online.quadratic(QuadraticCost(c0=0.01, b=2.5e-4, a=2.5e-7), HORIZON)
+    assert found is not None
+    assert found.b > 0
+    law = found.seconds
+    errors = [abs(law(chunk(512, (i + 2) * 512)) / (took * 1e-3) - 1) for i, took in enumerate(ms)]
+    assert statistics.median(errors) < 0.15
 
 
 def test_a_law_of_any_shape_follows_a_sliding_window() -> None:

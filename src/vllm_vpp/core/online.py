@@ -27,6 +27,8 @@ _OUTLIER = 6.0  # typical deviations
 _RECENT = 5  # micro-batches whose median error tells a drift from noise
 _KNOTS = 8  # twice as far each: windows and top-k bend early
 _PRIOR = 0.3  # weight of a made-up chunk against an observed one
+_SHORT = 256  # tokens of a chunk whose cost is hardly attention
+_LEAST_SHARE = 0.05  # of what the prior says that a token costs: noise may hide it, it is never 0
 _SMOOTH = 0.03  # weight of bends of the marginal cost, against relative errors
 
 
@@ -87,14 +89,16 @@ class OnlineCost:
         made_up = [
             MicroBatch(0, (Chunk("", round(horizon * share), tokens),))
             for share in (0.0, 0.5, 1.0)
-            for tokens in (256, 4096)
+            for tokens in (_SHORT, 4096)
         ]
         batches = [o.micro_batch for o in self.kept]
         columns = [[1.0, *_sums(batch)] for batch in batches]
         extra = [
             [v * _PRIOR / (prior.seconds(b) * scale) for v in (1.0, *_sums(b))] for b in made_up
         ]
-        values = _solve(columns, [o.seconds for o in self.kept], extra, [_PRIOR] * len(extra))
+        seconds = [o.seconds for o in self.kept]
+        token = prior.chunk_seconds(_SHORT, 0) / _SHORT * scale * _LEAST_SHARE
+        values = _solve(columns, seconds, extra, [_PRIOR] * len(extra), [0.0, token, 0.0])
         if values is None or values[1] <= 0:
             return None
         return QuadraticCost(c0=float(values[0]), b=float(values[1]), a=float(values[2]))
@@ -173,8 +177,9 @@ def _solve(
     seconds: Sequence[float],
     extra: Sequence[Sequence[float]],
     wanted: Sequence[float],
+    least: Sequence[float] | float = 0.0,
 ) -> NDArray[np.float64] | None:
-    """Non-negative values that minimise relative errors, with weighted `extra` rows to heed.
+    """Values of at `least` that minimise relative errors, with weighted `extra` rows to heed.
 
     None with too few observations.
     """
@@ -182,22 +187,26 @@ def _solve(
         return None
     rows = np.array(columns) / np.array(seconds)[:, None]
     more, goal = np.array(extra, dtype=float).reshape(-1, rows.shape[1]), np.array(wanted)
-    values = _nnls(rows, more, goal)
+    floor = np.broadcast_to(np.array(least, dtype=float), rows.shape[1:])
+    values = _bounded(rows, more, goal, floor)
     away = np.abs(rows @ values - 1)
     good = away <= _OUTLIER * max(float(np.median(away)), 1e-6)
     if good.sum() >= _LEAST and not good.all():
-        values = _nnls(rows[good], more, goal)
+        values = _bounded(rows[good], more, goal, floor)
     return values if np.isfinite(values).all() else None
 
 
-def _nnls(
-    rows: NDArray[np.float64], more: NDArray[np.float64], goal: NDArray[np.float64]
+def _bounded(
+    rows: NDArray[np.float64],
+    more: NDArray[np.float64],
+    goal: NDArray[np.float64],
+    floor: NDArray[np.float64],
 ) -> NDArray[np.float64]:
+    """Least squares of `rows` to 1 and `more` to `goal`, no value below its floor."""
     from scipy.optimize import nnls
 
     matrix = np.concatenate([rows, more])
+    aim = np.concatenate([np.ones(len(rows)), goal]) - matrix @ floor
     scale = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)
-    values: NDArray[np.float64] = (
-        nnls(matrix / scale, np.concatenate([np.ones(len(rows)), goal]))[0] / scale
-    )
+    values: NDArray[np.float64] = floor + nnls(matrix / scale, aim)[0] / scale
     return values
