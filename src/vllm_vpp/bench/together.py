@@ -32,9 +32,9 @@ def short() -> Plan:
     arms = [
         llama_arm(f"{name} {chunk}", {"layout": layout}, chunk=chunk, length=8300)
         for name, layout, chunk in (
-            ("CPP", "linear", 2048),
-            ("CPP", "linear", 8192),
-            ("VPP", "v", 2048),
+            ("CPP", "linear", 512),
+            ("CPP", "linear", 1024),
+            ("VPP", "v", 1024),
             ("auto", "auto", 8192),
         )
     ]
