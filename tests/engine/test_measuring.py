@@ -1,9 +1,13 @@
 """Measurements of a real engine: requests at their times, a trace and a profile of one run."""
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from vllm_vpp.bench.arms import random_prompt
@@ -53,6 +57,51 @@ def test_a_request_is_sent_at_its_time_while_another_runs(measured: Measured) ->
     # one who waits for the first answer sends no earlier than that
     assert second.sent_ns - due_ns < (first.token_ns[0] - due_ns) / 4
     assert len(second.tokens) == 2
+
+
+MEASURES = """
+import sys
+from pathlib import Path
+
+from vllm_vpp.bench.arms import random_prompt
+from vllm_vpp.bench.engine import Arm, Engine, Request
+
+model, log, ranks = sys.argv[1:]
+vpp = {"layout": "v"} if ranks == "2" else None
+arm = Arm(
+    name="one", model=model, ranks=int(ranks), chunk=512, max_model_len=32_000, vpp=vpp,
+    options={"dtype": "float32"},
+)
+engine = Engine(arm, log=Path(log))
+engine.wait_ready()
+print("runs", flush=True)
+engine.run([Request(prompt=random_prompt(31_000, 1))])
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "processes"),
+    [
+        pytest.param(1, 2, id="stock vLLM: host and core"),
+        pytest.param(2, 4, id="v: and two workers"),
+    ],
+)
+def test_an_engine_ends_with_whoever_measures_in_the_middle_of_a_run(
+    ranks: int, processes: int, tmp_path: Path
+) -> None:
+    model = str(checkpoint(small("llama", layers=8, dtype="bfloat16")))
+    command = [sys.executable, "-c", MEASURES, model, str(tmp_path / "log"), str(ranks)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as measures:
+        assert measures.stdout is not None
+        assert measures.stdout.readline() == "runs\n"
+        time.sleep(3)
+        started = psutil.Process(measures.pid).children(recursive=True)
+        measures.kill()
+    assert len(started) >= processes
+    _, alive = psutil.wait_procs(started, timeout=30)
+    for process in alive:
+        process.kill()
+    assert not alive
 
 
 def test_the_profile_of_the_run_has_both_ranks_and_their_groups(measured: Measured) -> None:

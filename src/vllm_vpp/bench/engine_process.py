@@ -7,13 +7,18 @@ descriptor of their own, since vLLM logs to the usual ones. `sender` adds reques
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from vllm_vpp.bench.sender import Sender
+from vllm_vpp.plugin.lifetime import end_process
 
 __all__ = ["main"]
+
+_CHECK_S = 1.0
 
 
 def _start(spec: dict[str, Any]) -> Any:
@@ -84,8 +89,22 @@ def _serve(engine: Any, command: dict[str, Any], serial: int) -> dict[str, Any]:
         engine.stop_profile()
 
 
+def _leave(*_: object) -> NoReturn:
+    """On SIGTERM: unwind, so that vLLM ends its own processes."""
+    sys.exit(1)
+
+
+def _end_with(parent: int) -> None:
+    """A run may take minutes, in which nobody reads standard input: notice that `parent` died."""
+    while os.getppid() == parent:
+        time.sleep(_CHECK_S)
+    end_process()
+
+
 def main() -> int:
-    """Serve until standard input ends."""
+    """Serve until standard input ends, or the process that started this one."""
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     answers: TextIO = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
 
     def answer(value: Any) -> None:

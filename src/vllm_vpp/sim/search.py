@@ -2,8 +2,8 @@
 
 Owns the candidates of each family of policies and the order in which they are tried: by a lower
 bound of the makespan (docs/theory.md, 2, 3, 8), until the bound of the next one is no better than
-what was found. A ramp is then refined by changing one number at a time. Deterministic: the effort
-is counted in actions, not in seconds.
+what was found. What is best is then refined by changing one number at a time. Deterministic: the
+effort is counted in actions, not in seconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +25,7 @@ _K = 1024
 _SIZES = tuple(
     round(x * _K) for x in (0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 )
+_GRAIN = 64  # tokens: chunk sizes that are refined are multiples of it
 _MOST_CHUNKS = 640
 _STARTS = 4
 _ACTIONS = {"fixed": 30_000, "equal-time": 30_000, "ramp": 70_000}
@@ -108,8 +109,7 @@ def best_of(pipeline: Pipeline, family: Family, prompt: int, *, effort: float = 
     for ranked in _by_bound(pipeline, prompt, _specs(family, prompt, pipeline)):
         found = search.try_one(ranked, best)
         best = min(best, found.ttft) if found else best
-    if family is Family.RAMP:
-        search.refine()
+    search.refine()
     return search.best
 
 
@@ -191,10 +191,10 @@ class _Search:
         return self.tried[chunks]
 
     def refine(self) -> None:
-        """Change one number of a good ramp at a time while that helps, from several of them."""
+        """Change one number of a good chunking at a time while that helps, from several of them."""
         starts: dict[int, Candidate] = {}
         for candidate in sorted(self.tried.values(), key=_quality):
-            starts.setdefault(candidate.spec["peak"], candidate)
+            starts.setdefault(_size(candidate.spec), candidate)
         for start in list(starts.values())[:_STARTS]:
             self.actions = self.effort // _STARTS
             self._climb(start)
@@ -203,7 +203,7 @@ class _Search:
         moved = True
         while moved:
             moved = False
-            for spec in _neighbours(at.spec):
+            for spec in _neighbours(at.spec, self.pipeline.limit):
                 ranked = _rank(self.pipeline, self.prompt, spec)
                 found = ranked and self.try_one(ranked, at.ttft)
                 if found and found.ttft < at.ttft:
@@ -215,7 +215,24 @@ def _quality(candidate: Candidate) -> tuple[float, int, tuple[int, ...]]:
     return candidate.ttft, len(candidate.chunks), candidate.chunks
 
 
-def _neighbours(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _size(spec: dict[str, Any]) -> int:
+    """Tokens of the largest chunk that a policy would cut."""
+    size: int = spec["peak" if spec["policy"] == "ramp" else "chunk"]
+    return size
+
+
+def _neighbours(spec: dict[str, Any], limit: int) -> Iterator[dict[str, Any]]:
+    return _near_ramps(spec) if spec["policy"] == "ramp" else _near_sizes(spec, limit)
+
+
+def _near_sizes(spec: dict[str, Any], limit: int) -> Iterator[dict[str, Any]]:
+    for factor in (0.75, 1.25, 0.875, 1.125):
+        size = min(max(_GRAIN, round(spec["chunk"] * factor / _GRAIN) * _GRAIN), limit)
+        least = {"minimum": min(spec["minimum"], size)} if "minimum" in spec else {}
+        yield spec | {"chunk": size} | least
+
+
+def _near_ramps(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for factor in (0.9, 1.1, 0.8, 1.25, 0.95, 1.05, 0.98, 1.02):
         yield spec | {"peak": max(16, round(spec["peak"] * factor / 16) * 16)}
     for step in (-1, 1, -2, 2, 4):
