@@ -14,7 +14,7 @@ import time
 from typing import Any, NoReturn, TextIO
 
 from vllm_vpp.bench.sender import Sender
-from vllm_vpp.plugin.lifetime import end_process
+from vllm_vpp.lifetime import end_process
 
 __all__ = ["main"]
 

@@ -32,6 +32,7 @@ __all__ = ["Dispatcher", "Placed"]
 
 _NS = 1_000_000_000
 _FOREVER = 1 << 62
+_new = tuple.__new__  # what a named tuple's constructor calls, in a third of its time
 
 
 class Placed(NamedTuple):
@@ -304,14 +305,15 @@ class Dispatcher:
                 busy_ns = sent_ns[1]
         self._free_ns[rank] = busy_ns
         heappush(self._events, busy_ns * self._ranks + rank)
-        return Placed(Action(stage, index), rank, start_ns, end_ns, sent_ns)
+        return _new(Placed, (_new(Action, (stage, index)), rank, start_ns, end_ns, sent_ns))
 
     def _send(self, stage: int, ready_ns: int, lasts_ns: int) -> tuple[int, int]:
         """Transfer the input of `stage` as soon as its channel is free; returns start and end."""
         start_ns = ready_ns
         if self.channels is not None:
             channel = self.channels[stage]
-            start_ns = max(ready_ns, self._channel_ns[channel])
+            free_ns = self._channel_ns[channel]
+            start_ns = max(free_ns, ready_ns)
             self._channel_ns[channel] = start_ns + lasts_ns
         arrival_ns = start_ns + lasts_ns
         self._arrivals[stage].append(arrival_ns)

@@ -22,12 +22,12 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm_vpp.core.batch import Chunk, MicroBatch
 from vllm_vpp.core.dispatch import Dispatcher
 from vllm_vpp.core.order import Order
+from vllm_vpp.lifetime import end_with_parent
 from vllm_vpp.plugin import engine_config
 from vllm_vpp.plugin.ahead import Ahead, tokens_of
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.flow import Flow, LazyResult
 from vllm_vpp.plugin.kv_transfer import StageOutputs
-from vllm_vpp.plugin.lifetime import end_with_parent
 from vllm_vpp.plugin.message import Actions, Reply, Step
 from vllm_vpp.plugin.meter import EngineMeter
 from vllm_vpp.plugin.pace import Pace

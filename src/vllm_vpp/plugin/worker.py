@@ -16,12 +16,12 @@ from vllm.distributed import parallel_state
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from vllm_vpp.errors import UnsupportedError
+from vllm_vpp.lifetime import end_process, end_with_parent
 from vllm_vpp.plugin import engine_config, partition
 from vllm_vpp.plugin.adapters import AdapterHost, spare_other_rows
 from vllm_vpp.plugin.ahead import cut_dropped, fill
 from vllm_vpp.plugin.board import Board
 from vllm_vpp.plugin.clock import Clock
-from vllm_vpp.plugin.lifetime import end_process, end_with_parent
 from vllm_vpp.plugin.log import logger
 from vllm_vpp.plugin.message import Actions, Reply, Step, Took
 from vllm_vpp.plugin.meter import RankMeter

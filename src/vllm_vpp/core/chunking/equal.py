@@ -7,7 +7,6 @@ Seq1F1B ("equal-flops"). Formulas in docs/theory.md.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from math import ceil, floor
 
 import numpy as np
@@ -81,16 +80,16 @@ class EqualTimeOnline:
 
     def size(self, view: View) -> int:
         """Tokens wanted."""
-        return next_of_plan(_online_plan(self, view.start, view.length, view.block), view)
+        return next_of_plan(_online_ends(self, view.start, view.length, view.block), view)
 
 
 @lru_cache(maxsize=1024)
-def _online_plan(policy: EqualTimeOnline, start: int, length: int, block: int) -> tuple[int, ...]:
+def _online_ends(policy: EqualTimeOnline, start: int, length: int, block: int) -> tuple[int, ...]:
     law, chunk = policy.law, policy.chunk
     a, b, c = law.a / 2, law.b, law.c0
     target = a * chunk**2 + b * chunk + c
     points: list[tuple[int, int, float]] = []
-    sizes: list[int] = []
+    ends: list[int] = []
     at = start
     while at < length:
         if len(points) >= _REFIT_FROM:
@@ -99,10 +98,10 @@ def _online_plan(policy: EqualTimeOnline, start: int, length: int, block: int) -
         wanted = chunk if exact is None else chunk + policy.smoothing * (exact - chunk)
         size = _rounded(max(wanted, policy.minimum), max(block, _MULTIPLE), up=True)
         size = min(size, length - at)
-        sizes.append(size)
         points.append((size, at, law.c0 + law.chunk_seconds(size, at)))
         at += size
-    return tuple(sizes)
+        ends.append(at - start)
+    return tuple(ends)
 
 
 def _refit(
@@ -132,11 +131,11 @@ class EqualFlops:
 
     def size(self, view: View) -> int:
         """Tokens wanted."""
-        return next_of_plan(_equal_plan(self, view.start, view.length, view.block), view)
+        return next_of_plan(_equal_ends(self, view.start, view.length, view.block), view)
 
 
 @lru_cache(maxsize=1024)
-def _equal_plan(policy: EqualFlops, start: int, length: int, block: int) -> tuple[int, ...]:
+def _equal_ends(policy: EqualFlops, start: int, length: int, block: int) -> tuple[int, ...]:
     law = policy.law
     share = (law.work(length) - law.work(start)) / policy.chunks
     ends = [length]
@@ -146,5 +145,4 @@ def _equal_plan(policy: EqualFlops, start: int, length: int, block: int) -> tupl
         if not start < end < ends[-1]:
             break
         ends.append(end)
-    ends.append(start)
-    return tuple(after - before for after, before in pairwise(ends))[::-1]
+    return tuple(end - start for end in reversed(ends))

@@ -5,6 +5,7 @@ Source of the latter: TeraPipe's token-level slicing. Formula in docs/theory.md.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,15 @@ class Explicit:
 
     def size(self, view: View) -> int:
         """Tokens wanted."""
-        if view.prefix - view.start >= sum(self.chunks):
+        ends = _ends(self.chunks)
+        if view.prefix - view.start >= ends[-1]:
             return self.chunks[-1]
-        return next_of_plan(self.chunks, view)
+        return next_of_plan(ends, view)
+
+
+@lru_cache(maxsize=64)
+def _ends(chunks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(accumulate(chunks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +50,11 @@ class DynamicProgramming:
 
     def size(self, view: View) -> int:
         """Tokens wanted."""
-        return next_of_plan(_dp_plan(self, view.start, view.length, view.block), view)
+        return next_of_plan(_dp_ends(self, view.start, view.length, view.block), view)
 
 
 @lru_cache(maxsize=256)
-def _dp_plan(policy: DynamicProgramming, start: int, length: int, block: int) -> tuple[int, ...]:
+def _dp_ends(policy: DynamicProgramming, start: int, length: int, block: int) -> tuple[int, ...]:
     step = max(1, -(-(length - start) // (_CELLS * block))) * block
     ends = np.append(np.arange(start, length, step), length).astype(float)
     seconds = _seconds(policy.law, ends)
@@ -61,7 +68,7 @@ def _dp_plan(policy: DynamicProgramming, start: int, length: int, block: int) ->
         value = total + (policy.ranks - 1) * float(longest)
         if value < best:
             best, chosen = value, sizes
-    return chosen
+    return tuple(accumulate(chosen))
 
 
 def _seconds(law: QuadraticCost, ends: NDArray[np.float64]) -> NDArray[np.float64]:

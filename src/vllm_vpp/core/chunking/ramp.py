@@ -30,8 +30,8 @@ class Ramp:
 
     def size(self, view: View) -> int:
         """Tokens wanted."""
-        plan = _ramp_plan(self, view.start, view.length, view.block, view.begun)
-        return next_of_plan(plan, view)
+        ends = _ramp_ends(self, view.start, view.length, view.block, view.begun)
+        return next_of_plan(ends, view)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Hybrid(Ramp):
 
 
 @lru_cache(maxsize=4096)
-def _ramp_plan(policy: Ramp, start: int, length: int, block: int, begun: bool) -> tuple[int, ...]:
+def _ramp_ends(policy: Ramp, start: int, length: int, block: int, begun: bool) -> tuple[int, ...]:
     law, peak, down = policy.law, policy.peak, policy.down
     ramp_from = _ramp_start(policy, start, length)
     ends = _up_and_flat(policy, start, ramp_from, 0 if begun else policy.up)
@@ -60,7 +60,7 @@ def _ramp_plan(policy: Ramp, start: int, length: int, block: int, begun: bool) -
     rounded = sorted({round(end / multiple) * multiple for end in ends})
     inside = [end for end in rounded if start < end < length]
     assert peak > 0
-    return tuple(after - before for before, after in pairwise([start, *inside, length]))
+    return tuple(end - start for end in [*inside, length])
 
 
 def _ramp_start(policy: Ramp, start: int, length: int) -> float:

@@ -7,8 +7,6 @@ boundary, never leaving a tail too short to be worth a step.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 __all__ = ["Policy", "View", "fit", "heeds_load", "next_of_plan"]
@@ -74,17 +72,13 @@ def fit(size: int, view: View) -> int:
     return wanted
 
 
-def next_of_plan(plan: Sequence[int], view: View) -> int:
-    """The chunk of a plan that contains the next token; up to its end where a step broke it up."""
+def next_of_plan(ends: Sequence[int], view: View) -> int:
+    """The chunk that contains the next token; up to its end where a step broke it up.
+
+    `ends`: where each chunk of the plan ends, in tokens from its start on.
+    """
     at = view.prefix - view.start
     if at < 0:
         return -at
-    ends = _ends(tuple(plan))
     number = bisect_right(ends, at)
     return (ends[number] if number < len(ends) else view.length - view.start) - at
-
-
-@lru_cache(maxsize=64)
-def _ends(plan: tuple[int, ...]) -> list[int]:
-    """Where each chunk of a plan ends, from its start on: a plan is asked once per chunk."""
-    return list(accumulate(plan))

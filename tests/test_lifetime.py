@@ -11,7 +11,7 @@ import pytest
 
 CODE = """
 import multiprocessing, os, signal, sys, time
-from vllm_vpp.plugin.lifetime import end_with_parent
+from vllm_vpp.lifetime import end_with_parent
 
 def child():
     if sys.argv[1] == "deaf":
@@ -62,7 +62,7 @@ def test_a_watching_process_ends_with_its_parent(kind: str, ends: bool, tmp_path
 
 DEAF = """
 import signal, time
-from vllm_vpp.plugin.lifetime import end_process
+from vllm_vpp.lifetime import end_process
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as where Python is stuck in a library
 end_process(grace_s=0.5)
