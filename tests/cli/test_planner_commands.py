@@ -150,15 +150,12 @@ def test_plan_prints_one_line_about_the_bound() -> None:
 
 
 def test_a_million_tokens_on_eight_ranks_take_at_most_ten_seconds() -> None:
-    def seconds() -> float:
-        began = time.process_time()
-        plan(
-            *("--model", "deepseek-v3.1", "--hardware", "h200", "--ranks", "8"),
-            *("--tensor-parallel", "8", "--prompts", "1M"),
-        )
-        return time.process_time() - began
-
-    assert any(seconds() < 10 for _ in range(3)), "what else runs here slows it, but not thrice"
+    began = time.process_time()
+    plan(
+        *("--model", "deepseek-v3.1", "--hardware", "h200", "--ranks", "8"),
+        *("--tensor-parallel", "8", "--prompts", "1M"),
+    )
+    assert time.process_time() - began < 10
 
 
 def test_answers_are_deterministic() -> None:

@@ -312,8 +312,7 @@ class Dispatcher:
         start_ns = ready_ns
         if self.channels is not None:
             channel = self.channels[stage]
-            free_ns = self._channel_ns[channel]
-            start_ns = max(free_ns, ready_ns)
+            start_ns = max(ready_ns, self._channel_ns[channel])
             self._channel_ns[channel] = start_ns + lasts_ns
         arrival_ns = start_ns + lasts_ns
         self._arrivals[stage].append(arrival_ns)

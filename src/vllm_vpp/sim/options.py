@@ -203,14 +203,8 @@ def options_for(problem: Problem, layout: Layout, prompt: int) -> list[Option]:
     families = [f for f in Family if layout.sweeps in _USEFUL[f]]
     if layout.ranks == 1 or not fits:
         families = [Family.FIXED]
-    return [
-        _option(problem, pipeline, split, (family, _best_of(pipeline, family, prompt)))
-        for family in families
-    ]
-
-
-def _best_of(pipeline: Pipeline, family: Family, prompt: int) -> Candidate:
-    return best_of(pipeline, family, prompt, effort=_EFFORT.get(family, 1.0))
+    found = [(f, best_of(pipeline, f, prompt, effort=_EFFORT.get(f, 1.0))) for f in families]
+    return [_option(problem, pipeline, split, each) for each in found]
 
 
 def _memory(
