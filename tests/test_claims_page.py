@@ -55,14 +55,14 @@ def test_a_measured_claim_shows_its_interval_and_follows_from_it(
     results: Path, machine: PaperMachine
 ) -> None:
     ours, theirs = [9.0, 9.1, 9.2], [10.0, 10.05, 10.1]
-    write(results, "prefill", {"CPP": theirs, "VPP": ours})
+    write(results, "policies", {"CPP": theirs, "VPP": ours})
     ratio = paired_ratio(ours, theirs)
     shown = line_of("long: VPP over CPP, each", machine)
-    assert shown[2] == f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] (`prefill`)"
+    assert shown[2] == f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] (`policies`)"
     assert shown[3] == Verdict.SIZE
-    write(results, "prefill", {"CPP": ours, "VPP": theirs})
+    write(results, "policies", {"CPP": ours, "VPP": theirs})
     assert line_of("long: VPP over CPP, each", machine)[3] == Verdict.OPPOSITE
-    write(results, "prefill", {"CPP": ours, "VPP": [8.0, 9.1, 10.4]})
+    write(results, "policies", {"CPP": ours, "VPP": [8.0, 9.1, 10.4]})
     assert line_of("long: VPP over CPP, each", machine)[3] == Verdict.NOT_SHOWN
 
 

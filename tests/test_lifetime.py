@@ -10,20 +10,25 @@ from pathlib import Path
 import pytest
 
 CODE = """
-import multiprocessing, os, signal, sys, time
+import multiprocessing, os, signal, subprocess, sys, time
 from vllm_vpp.lifetime import end_with_parent
 
 def child():
     if sys.argv[1] == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.argv[1] != "unwatched":
-        end_with_parent(grace_s=0.5)
+        end_with_parent(grace_s=0.5, program=sys.argv[1] == "started")
     print(os.getpid(), flush=True)
     time.sleep(120)
 
 if __name__ == "__main__":
     kind = "forkserver" if sys.argv[1] == "of a server" else "fork"
-    multiprocessing.get_context(kind).Process(target=child).start()
+    if sys.argv[1] == "started":
+        child()
+    elif sys.argv[1] == "program":
+        subprocess.Popen([sys.executable, __file__, "started"])
+    else:
+        multiprocessing.get_context(kind).Process(target=child).start()
     time.sleep(120)
 """
 
@@ -40,7 +45,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's process table")
 @pytest.mark.parametrize(
     ("kind", "ends"),
-    [("obedient", True), ("deaf", True), ("unwatched", False), ("of a server", True)],
+    [("obedient", True), ("deaf", True), ("unwatched", False), ("of a server", True), ("program", True)],
 )
 def test_a_watching_process_ends_with_its_parent(kind: str, ends: bool, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"

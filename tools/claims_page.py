@@ -106,7 +106,7 @@ CLAIMS = (
         "long: VPP over CPP, each at its best chunk",
         "throughput up to +7.3% (Qwen), +10.0% (DeepSeek), +4.1% (GLM)",
         faster(4.1, 10.0),
-        lambda: paired("prefill", "VPP", "CPP"),
+        lambda: paired("policies", "VPP", "CPP"),
         lambda machine: machine.long("vpp", "cpp"),
     ),
     *with_fixed_cost("VPP", "CPP", faster(4.1, 10.0)),

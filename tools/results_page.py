@@ -142,7 +142,8 @@ def prefill_body(result: dict[str, Any]) -> str:
             table(PREFILL, prefill_rows(result)),
             ratios(result, "VPP", ["CPP", "DCPP"])
             + ratios(result, "VPP + ramp", ["CPP", "DCPP", "VPP"])
-            + ratios(result, "3 sweeps + ramp", ["CPP", "DCPP", "VPP"]),
+            + ratios(result, "3 sweeps + ramp", ["VPP + ramp"])
+            + ratios(result, "4 sweeps + ramp", ["VPP + ramp"]),
             agreement(result, equal_chunks=False),
             origin(result),
         ]
@@ -201,7 +202,7 @@ def v_bound(chunks: list[float], ranks: int) -> float:
     return (work + (ranks - 1) / (2 * ranks) * (chunks[0] + chunks[-1])) / work
 
 
-AT_BEST = ("prefill", "policies", "policies-32k", "moe", "moe-16k", "moe-32k")
+AT_BEST = ("policies", "policies-32k", "waves", "moe", "moe-16k", "moe-32k")
 """Suites of one long prompt, each policy at its best."""
 
 
@@ -391,7 +392,7 @@ def sections(more: Mapping[str, Callable[[], str]]) -> str:
 README = {
     "equal": "",
     "moe": "where a chunk has a fixed cost, as on accelerators",
-    "prefill": "where chunks may be small at hardly any cost",
+    "policies": "where chunks may be small at hardly any cost",
 }
 """Suites that the README shows, and what each stands for."""
 

@@ -11,33 +11,40 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 __all__ = ["end_process", "end_with_parent"]
 
 _CHECK_S = 1.0
 
 
-def end_with_parent(grace_s: float = 10.0, *, asks: bool = True) -> None:
+def end_with_parent(grace_s: float = 10.0, *, asks: bool = True, program: bool = False) -> None:
     """Watch the parent of this process, if it was started by `multiprocessing`.
 
     `grace_s` is for an orderly end, which tells the ranks and frees shared memory; `asks`: whether
-    to ask for one, where nobody else does.
+    to ask for one, where nobody else does; `program`: whether to watch any parent, as a program
+    does that another one started.
     """
     parent = multiprocessing.parent_process()
-    if parent is not None:
+    if parent is not None or program:
         end = end_process if asks else _insist
+        lives = parent.is_alive if parent is not None else _always
         threading.Thread(
-            target=_watch, args=(parent, os.getppid(), end, grace_s), name="vpp-parent", daemon=True
+            target=_watch, args=(lives, os.getppid(), end, grace_s), name="vpp-parent", daemon=True
         ).start()
 
 
-def _watch(parent: Any, starter: int, end: Callable[[float], None], grace_s: float) -> None:
-    """`starter`: whose child this is, which is not `parent` where a fork server stands between.
+def _always() -> bool:
+    return True
+
+
+def _watch(
+    lives: Callable[[], bool], starter: int, end: Callable[[float], None], grace_s: float
+) -> None:
+    """`starter`: whose child this is, which is not the parent where a fork server stands between.
 
     Siblings that were forked hold the parent's sentinel open, and a server may outlive the parent.
     """
-    while os.getppid() == starter and parent.is_alive():
+    while os.getppid() == starter and lives():
         time.sleep(_CHECK_S)
     end(grace_s)
 

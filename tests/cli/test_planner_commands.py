@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ def test_calibrate_on_simulated_runs_recovers_a_cost_that_plans(tmp_path: Path) 
     recorded = tmp_path / "run.json"
     run("simulate", *QWEN, "--chunking", "2K", "--timeline", str(recorded))
     data = json.loads(recorded.read_text())
-    data["notes"]["layers"] = "(12, 12, 12, 12)"
+    data["notes"] |= {"layers": "(12, 12, 12, 12)", "block_size": "128"}
     recorded.write_text(json.dumps(data))
     out = tmp_path / "cost.json"
     text = run("calibrate", str(recorded), "--out", str(out)).stdout
@@ -206,10 +207,23 @@ def test_calibrate_on_simulated_runs_recovers_a_cost_that_plans(tmp_path: Path) 
     assert cost.overheads.gap == pytest.approx(500e-6, rel=0.05)
     report = plan("--cost", str(out), "--prompts", "32K")["prompts"][0]
     assert report["gain_range"] is not None
+    assert _off_block(report, 128) == {0}, "as the engine will cut: on blocks of the KV cache"
+    other = plan("--cost", str(out), "--prompts", "32K", "--block", "96")["prompts"][0]
+    assert _off_block(other, 96) == {0}
     analytic = plan(*QWEN, "--prompts", "32K")["prompts"][0]
     found = {o["name"]: o["ttft"] for o in report["options"]}
     wanted = {o["name"]: o["ttft"] for o in analytic["options"]}
     assert found["linear fixed"] == pytest.approx(wanted["linear fixed"], rel=0.05)
+
+
+def _off_block(report: dict[str, Any], block: int) -> set[int]:
+    """Where the ramps of a report end chunks, in tokens after the start of a block."""
+    ends = [
+        accumulate(option["chunks"][:-1])
+        for option in report["options"]
+        if option["chunking"]["policy"] == "ramp"
+    ]
+    return {end % block for each in ends for end in each}
 
 
 def test_calibrate_times_layers_here(config: Path, tmp_path: Path) -> None:
@@ -234,6 +248,7 @@ NAMED = {
     "no number": ["plan", *QWEN, "--prompts", "many"],
     "zero ranks": ["plan", *QWEN, "--ranks", "0"],
     "zero devices": ["plan", *QWEN, "--tensor-parallel", "0"],
+    "zero tokens of a block": ["plan", *QWEN, "--block", "0"],
     "bad depth": ["plan", *QWEN, "--depth", "0"],
     "bad weight bytes": ["plan", *QWEN, "--weight-bytes", "-1"],
     "bad dispatch": ["plan", *QWEN, "--dispatch", "-1"],
@@ -295,6 +310,7 @@ def test_a_broken_trace_names_its_line(line: str, tmp_path: Path) -> None:
         ({"kind": "magic"}, "must be fitted or table"),
         ({"coefficients": {}}, "calibrate wrote"),
         ({"overheads": {"gap": -1}}, "gap=-1"),
+        ({"notes": {"block_size": "none"}}, "block_size='none'"),
     ],
 )
 def test_a_damaged_cost_file_is_one_clear_line(

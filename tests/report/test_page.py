@@ -17,7 +17,7 @@ from vllm_vpp.report.inputs import read_inputs
 from vllm_vpp.report.page import page_of
 from vllm_vpp.report.page_data import page_data
 
-RESULTS = Path(__file__).parents[2] / "results" / "prefill.json"
+RESULTS = Path(__file__).parents[2] / "results" / "policies.json"
 
 
 def embedded(html: str) -> Any:
@@ -112,7 +112,7 @@ def test_a_results_file_is_shown_with_its_origin_and_every_ttft(tmp_path: Path) 
     for run in runs:
         expected = [t for r in result["runs"] if r["arm"] == run.name for t in r["ttft"]]
         assert list(run.first_tokens) == expected
-    html = page_of(runs, command="vllm-vpp report results/prefill.json")
+    html = page_of(runs, command="vllm-vpp report results/policies.json")
     assert result["command"] in html
     assert result["machine"]["processor"] in html
     assert result["machine"]["torch"] in html

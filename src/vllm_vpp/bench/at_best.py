@@ -13,7 +13,7 @@ from vllm_vpp.bench.dtype import fast_dtype
 from vllm_vpp.bench.engine import Request
 from vllm_vpp.bench.suite import Plan
 
-__all__ = ["moe", "policies", "policies_32k", "prefill"]
+__all__ = ["moe", "policies", "policies_32k", "waves"]
 
 
 class _Choice(NamedTuple):
@@ -31,7 +31,10 @@ class _Choice(NamedTuple):
 
 _LINEAR = {"layout": "linear"}
 _V = {"layout": "v"}
-_WAVE3 = {"layout": "wave", "sweeps": 3}
+
+
+def _wave(sweeps: int) -> dict[str, Any]:
+    return {"layout": "wave", "sweeps": sweeps}
 
 
 def _ramp(peak: int, down: int, up: int) -> dict[str, Any]:
@@ -49,25 +52,23 @@ _SMOLLM2_16K = (
     _Choice("DCPP", 1280, _LINEAR, _equal_time(1280)),
     _Choice("VPP", 1280, _V),
     _Choice("VPP + ramp", 2048, _V, _ramp(1392, 6, 1) | {"multiple": 256}),
-    _Choice("3 sweeps + ramp", 4096, _WAVE3, _ramp(2768, 4, 0)),
 )
 _SMOLLM2_32K = (
     _Choice("CPP", 384, _LINEAR),
-    _Choice("DCPP", 1280, _LINEAR, _equal_time(1280)),
-    _Choice("VPP", 704, _V),
-    _Choice("VPP + ramp", 2048, _V, _ramp(2000, 12, 0)),
-    _Choice("3 sweeps + ramp", 4096, _WAVE3, _ramp(2768, 8, 0)),
+    _Choice("DCPP", 1536, _LINEAR, _equal_time(1536)),
+    _Choice("VPP", 768, _V),
+    _Choice("VPP + ramp", 2048, _V, _ramp(1840, 12, 0)),
+)
+_SMOLLM2_WAVES = (
+    _SMOLLM2_16K[-1],
+    _Choice("3 sweeps + ramp", 4096, _wave(3), _ramp(2656, 4, 0)),
+    _Choice("4 sweeps + ramp", 4096, _wave(4), _ramp(4096, 6, 2)),
 )
 
 
 def _smollm2(tokens: int, choices: Iterable[_Choice]) -> Plan:
     arms = [smollm2_arm(c.name, c.chunk, tokens, c.vpp(_SMOLLM2_COST)) for c in choices]
     return arms, {"": [Request(prompt=text(tokens), max_tokens=8)]}
-
-
-def prefill() -> Plan:
-    """The plain pipeline and the V, at one prompt of 16,000 tokens."""
-    return _smollm2(16_000, (c for c in _SMOLLM2_16K if c.name in {"CPP", "VPP", "VPP + ramp"}))
 
 
 def policies() -> Plan:
@@ -78,6 +79,11 @@ def policies() -> Plan:
 def policies_32k() -> Plan:
     """The same at 32,000 tokens, where attention dwarfs what a chunk costs by itself."""
     return _smollm2(32_000, _SMOLLM2_32K)
+
+
+def waves() -> Plan:
+    """More sweeps than the V's two, at 16,000 tokens."""
+    return _smollm2(16_000, _SMOLLM2_WAVES)
 
 
 # With AVX-512 in bfloat16 and with AVX2 in float32, where it is a fit to the chunk times of suite

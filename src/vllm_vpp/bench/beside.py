@@ -11,6 +11,7 @@ from typing import Any
 from vllm_vpp.bench.arms import llama_arm, llama_cost, random_prompt
 from vllm_vpp.bench.engine import Arm, Request
 from vllm_vpp.bench.suite import Plan
+from vllm_vpp.core.cost import QuadraticCost
 
 __all__ = ["LONG", "SHORT", "fairness"]
 
@@ -30,10 +31,20 @@ _ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def fairness() -> Plan:
-    """Four that decode until after the second long prompt, two long prompts, twelve short ones."""
+    """Four that decode until after the second long prompt, two long prompts, twelve short ones.
+
+    They arrive in proportion to the time of a long prompt, so that machines compare.
+    """
+    law = QuadraticCost(**llama_cost())
+    alone = law.work(LONG) / 2  # seconds, on two ranks without bubbles
     decoding = [Request(prompt=random_prompt(64, i), max_tokens=64) for i in range(4)]
-    long = [Request(prompt=random_prompt(LONG, 10 + i), at=0.5 + 8 * i) for i in range(2)]
-    short = [Request(prompt=random_prompt(SHORT, 20 + i), at=1.0 + 1.2 * i) for i in range(12)]
+    long = [
+        Request(prompt=random_prompt(LONG, 10 + i), at=(0.05 + 0.8 * i) * alone) for i in range(2)
+    ]
+    short = [
+        Request(prompt=random_prompt(SHORT, 20 + i), at=(0.1 + 0.12 * i) * alone)
+        for i in range(12)
+    ]
     return [_arm(name) for name in _ARMS], {"": [*decoding, *long, *short]}
 
 

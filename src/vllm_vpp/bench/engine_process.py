@@ -9,16 +9,13 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from typing import Any, NoReturn, TextIO
 
 from vllm_vpp.bench.sender import Sender
-from vllm_vpp.lifetime import end_process
+from vllm_vpp.lifetime import end_with_parent
 
 __all__ = ["main"]
-
-_CHECK_S = 1.0
 
 
 def _start(spec: dict[str, Any]) -> Any:
@@ -94,17 +91,10 @@ def _leave(*_: object) -> NoReturn:
     sys.exit(1)
 
 
-def _end_with(parent: int) -> None:
-    """A run may take minutes, in which nobody reads standard input: notice that `parent` died."""
-    while os.getppid() == parent:
-        time.sleep(_CHECK_S)
-    end_process()
-
-
 def main() -> int:
     """Serve until standard input ends, or the process that started this one."""
     signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent(program=True)  # a run may take minutes, in which nobody reads standard input
     answers: TextIO = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
 
     def answer(value: Any) -> None:

@@ -65,12 +65,6 @@ SUITES = {
             plan=_equal,
         ),
         Suite(
-            name="prefill",
-            title="Each at its best, SmolLM2-135M, 16,000 tokens",
-            rounds=10,
-            plan=at_best.prefill,
-        ),
-        Suite(
             name="policies",
             title="Every policy at its best, SmolLM2-135M, 16,000 tokens",
             rounds=10,
@@ -81,6 +75,12 @@ SUITES = {
             title="Every policy at its best, SmolLM2-135M, 32,000 tokens",
             rounds=3,
             plan=at_best.policies_32k,
+        ),
+        Suite(
+            name="waves",
+            title="Two, three and four sweeps, each at its best, SmolLM2-135M, 16,000 tokens",
+            rounds=8,
+            plan=at_best.waves,
         ),
         Suite(
             name="moe",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AcrossNodes",
+    "Block",
     "Cost",
     "Depth",
     "Dispatch",
@@ -52,6 +53,10 @@ Depth = Annotated[
     int | None, typer.Option(help="Micro-batches in flight; one more than stages by default.")
 ]
 MaxChunk = Annotated[str | None, typer.Option(help="Largest chunk allowed, for instance 16K.")]
+Block = Annotated[
+    int | None,
+    typer.Option(help="Tokens of a KV block, 128 on CPUs; as recorded, or 16, by default."),
+]
 WeightBytes = Annotated[
     float | None, typer.Option(help="Bytes per weight; read from the config by default.")
 ]
@@ -84,6 +89,7 @@ def given_problem(
     dispatch: float | None,
     depth: int | None,
     max_chunk: str | None,
+    block: int | None,
     weight_bytes: float | None,
 ) -> "Problem":
     """The problem of (model, hardware, cost file). Raises InputError where they do not fit."""
@@ -94,6 +100,8 @@ def given_problem(
         raise InputError(f"--weight-bytes {weight_bytes}: must be above 0 and at most 8")
     if depth is not None and depth < 1:
         raise InputError(f"--depth {depth}: must be at least 1")
+    if block is not None and block < 1:
+        raise InputError(f"--block {block}: must be at least 1")
     if dispatch is not None and not 0 <= dispatch < 1e9:
         raise InputError(f"--dispatch {dispatch}: must be microseconds of at least 0")
     seconds = None if dispatch is None else dispatch * 1e-6
@@ -115,4 +123,4 @@ def given_problem(
             "say what to plan for: give either --model and --hardware, or --cost alone"
         )
     limit = problem.limit if max_chunk is None else parse_size(max_chunk)
-    return replace(problem, depth=depth, limit=limit)
+    return replace(problem, depth=depth, limit=limit, block=block or problem.block)

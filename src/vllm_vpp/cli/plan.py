@@ -32,6 +32,7 @@ def plan(
     dispatch: given.Dispatch = None,
     depth: given.Depth = None,
     max_chunk: given.MaxChunk = None,
+    block: given.Block = None,
     weight_bytes: given.WeightBytes = None,
     itl_target_ms: given.ItlTarget = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
@@ -51,6 +52,7 @@ def plan(
         dispatch=dispatch,
         depth=depth,
         max_chunk=max_chunk,
+        block=block,
         weight_bytes=weight_bytes,
     )
     target = given.seconds(itl_target_ms)

@@ -44,6 +44,7 @@ def simulate(
     dispatch: given.Dispatch = None,
     depth: given.Depth = None,
     max_chunk: given.MaxChunk = None,
+    block: given.Block = None,
     weight_bytes: given.WeightBytes = None,
     blocking: Annotated[bool, typer.Option(help="A rank computes nothing while it sends.")] = False,
     width: Annotated[int, typer.Option(help="Columns of the text timeline.")] = 120,
@@ -69,6 +70,7 @@ def simulate(
         dispatch=dispatch,
         depth=depth,
         max_chunk=max_chunk,
+        block=block,
         weight_bytes=weight_bytes,
     )
     requests = (

@@ -87,6 +87,7 @@ class VPPExecutor(MultiprocExecutor):
             "model": Path(self.model_config.model).name,
             "dtype": str(self.model_config.dtype),
             "max_num_batched_tokens": self.scheduler_config.max_num_batched_tokens,
+            "block_size": self.cache_config.block_size,
             "vllm": vllm.__version__,
         }
 

@@ -58,7 +58,7 @@ class Problem:
     """What is given. Without `model` and `device` (costs were measured) memory is not checked.
 
     `cost` under any split; `gap`: seconds a rank needs before each action; `limit`: most tokens of
-    a micro-batch; `starts`: layers on which a stage may start, None for all; `cached_tokens`: KV
+    a micro-batch; `block`: tokens of a KV block; `starts`: layers on which a stage may start, None for all; `cached_tokens`: KV
     cache to hold at once, by default one prompt. `usable`: share of device memory for vLLM.
     """
 
@@ -69,6 +69,7 @@ class Problem:
     device: Device | None = None
     gap: float = 0.0
     limit: int = 1 << 40
+    block: int = 16
     starts: frozenset[int] | None = None
     depth: int | None = None
     cached_tokens: int | None = None
@@ -184,6 +185,7 @@ def pipeline_of(problem: Problem, layout: Layout, split: Sequence[int], prompt: 
         gap=problem.gap,
         depth=problem.depth or layout.depth(),
         limit=problem.limit,
+        block=problem.block,
     )
 
 

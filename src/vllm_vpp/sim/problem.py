@@ -126,5 +126,16 @@ def measured_problem(path: str, *, ranks: int) -> Problem:
             for sign in (-2, 2)
         )
     return Problem(
-        cost=file.cost, ranks=ranks, links=links, gap=file.overheads.gap, variants=variants
+        cost=file.cost,
+        ranks=ranks,
+        links=links,
+        gap=file.overheads.gap,
+        block=_block(file.notes.get("block_size", "16"), path),
+        variants=variants,
     )
+
+
+def _block(text: str, path: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"cost={path!r}: block_size={text!r}: must be tokens; calibrate again")
+    return int(text)
