@@ -22,7 +22,7 @@ _ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "CPP": ({"layout": "linear"}, {}),
     "VPP": ({"layout": "v"}, {}),
     "VPP + ramp": (
-        {"layout": "v", "chunking": {"policy": "ramp", "peak": 976, "down": 6, "up": 2}},
+        {"layout": "v", "chunking": {"policy": "ramp", "peak": 1040, "down": 4, "up": 0}},
         {},
     ),
     "CPP, shared steps": ({"layout": "linear"}, _SHARED),
