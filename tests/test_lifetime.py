@@ -45,7 +45,13 @@ def alive(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's process table")
 @pytest.mark.parametrize(
     ("kind", "ends"),
-    [("obedient", True), ("deaf", True), ("unwatched", False), ("of a server", True), ("program", True)],
+    [
+        ("obedient", True),
+        ("deaf", True),
+        ("unwatched", False),
+        ("of a server", True),
+        ("program", True),
+    ],
 )
 def test_a_watching_process_ends_with_its_parent(kind: str, ends: bool, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"

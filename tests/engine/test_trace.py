@@ -152,7 +152,7 @@ def test_computing_goes_on_during_a_transfer(recorded: Run) -> None:
 
 RECORDS = {"b": 4, "d": 3, "p": 2, "c": 5, "s": 5, "r": 6, "m": 4}
 HEADER = {
-    "dtype", "in_flight", "law", "layers", "max_num_batched_tokens", "model", "order", "rank",
+    "block_size", "dtype", "in_flight", "law", "layers", "max_num_batched_tokens", "model", "order", "rank",
     "ranks", "sweeps", "vllm",
 }  # fmt: skip
 

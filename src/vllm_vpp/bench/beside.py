@@ -42,8 +42,7 @@ def fairness() -> Plan:
         Request(prompt=random_prompt(LONG, 10 + i), at=(0.05 + 0.8 * i) * alone) for i in range(2)
     ]
     short = [
-        Request(prompt=random_prompt(SHORT, 20 + i), at=(0.1 + 0.12 * i) * alone)
-        for i in range(12)
+        Request(prompt=random_prompt(SHORT, 20 + i), at=(0.1 + 0.12 * i) * alone) for i in range(12)
     ]
     return [_arm(name) for name in _ARMS], {"": [*decoding, *long, *short]}
 

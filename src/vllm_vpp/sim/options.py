@@ -58,8 +58,9 @@ class Problem:
     """What is given. Without `model` and `device` (costs were measured) memory is not checked.
 
     `cost` under any split; `gap`: seconds a rank needs before each action; `limit`: most tokens of
-    a micro-batch; `block`: tokens of a KV block; `starts`: layers on which a stage may start, None for all; `cached_tokens`: KV
-    cache to hold at once, by default one prompt. `usable`: share of device memory for vLLM.
+    a micro-batch; `block`: tokens of a KV block; `starts`: layers on which a stage may start, None
+    for all; `cached_tokens`: KV cache to hold at once, by default one prompt. `usable`: share of
+    device memory for vLLM.
     """
 
     cost: Splittable
