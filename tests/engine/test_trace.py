@@ -152,8 +152,8 @@ def test_computing_goes_on_during_a_transfer(recorded: Run) -> None:
 
 RECORDS = {"b": 4, "d": 3, "p": 2, "c": 5, "s": 5, "r": 6, "m": 4}
 HEADER = {
-    "block_size", "dtype", "in_flight", "law", "layers", "max_num_batched_tokens", "model", "order", "rank",
-    "ranks", "sweeps", "vllm",
+    "block_size", "dtype", "in_flight", "law", "layers", "max_num_batched_tokens", "model", "order",
+    "rank", "ranks", "sweeps", "vllm",
 }  # fmt: skip
 
 
