@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from vllm_vpp.core.batch import Chunk, MicroBatch
@@ -62,6 +63,19 @@ def test_times_that_fit_no_law_leave_every_prompt_a_chunk(times: Any, config: An
     if pace.policy is not None:
         for prefix in (0, 1000, 31_000):
             assert 1 <= next_chunk(pace.policy, View(prefix, 32_000, 512)) <= 512
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, np.linalg.LinAlgError])
+def test_a_solver_that_fails_ends_nothing(
+    error: type[Exception], config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error("no solution")
+
+    monkeypatch.setattr("scipy.optimize.nnls", fails)
+    pace = Pace(config)
+    serve(pace, lambda index: 10 ** (index % 18))
+    assert pace.policy is None, "chunks are vLLM's own"
 
 
 def test_ranks_that_never_tell_a_time_are_not_remembered_for_ever(config: Any) -> None:

@@ -181,10 +181,23 @@ def _solve(
 ) -> NDArray[np.float64] | None:
     """Values of at `least` that minimise relative errors, with weighted `extra` rows to heed.
 
-    None with too few observations.
+    None with too few observations, or where the solver finds nothing.
     """
     if len(seconds) < _LEAST:
         return None
+    try:
+        return _without_outliers(columns, seconds, extra, wanted, least)
+    except (RuntimeError, ValueError, np.linalg.LinAlgError):  # no convergence, or not finite
+        return None
+
+
+def _without_outliers(
+    columns: Sequence[Sequence[float]],
+    seconds: Sequence[float],
+    extra: Sequence[Sequence[float]],
+    wanted: Sequence[float],
+    least: Sequence[float] | float,
+) -> NDArray[np.float64] | None:
     rows = np.array(columns) / np.array(seconds)[:, None]
     more, goal = np.array(extra, dtype=float).reshape(-1, rows.shape[1]), np.array(wanted)
     floor = np.broadcast_to(np.array(least, dtype=float), rows.shape[1:])

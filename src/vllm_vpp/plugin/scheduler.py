@@ -5,7 +5,7 @@ offers; never copies a method body. How large a chunk is comes from `core.chunki
 next prompt may follow a long one from `core.packing`, both by way of `pace`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
@@ -19,7 +19,7 @@ from vllm_vpp.core.chunking.carried import carried
 from vllm_vpp.plugin.chunks import Limits, Prompt, decode_budget, step_limits
 from vllm_vpp.plugin.pace import Pace
 
-__all__ = ["VPPScheduler"]
+__all__ = ["VPPScheduler", "in_turn"]
 
 _NEVER = 1 << 62  # a step that the scheduler does not come to
 
@@ -112,7 +112,7 @@ class VPPScheduler(Scheduler):
         decoding = sum(r.num_output_tokens > 0 for r in self.running)
         budget = decode_budget(policy, len(decodes), decoding, self._step)
         load = self._load() if heeds_load(policy) else {}
-        coming = chain((r for r in running if not _decodes(r)), self.waiting)
+        coming = chain((r for r in running if not _decodes(r)), in_turn(self.waiting))
         prompts = (Prompt(r.request_id, self._view(r)._replace(**load)) for r in coming)
         limits = step_limits(policy, prompts, budget, maximum).each(most)
         if threshold:  # the user wants others to share the steps of a long prompt
@@ -142,7 +142,7 @@ class VPPScheduler(Scheduler):
         if bound is None or not any(r.num_output_tokens for r in self.running):
             return None
         prefixes = [r.num_computed_tokens for r in running if not _decodes(r)]
-        prefixes += [self._view(r).prefix for r in islice(self.waiting, 1)]
+        prefixes += [self._view(r).prefix for r in islice(in_turn(self.waiting), 1)]
         return bound.most(max(prefixes), self.block_size, decodes) if prefixes else None
 
     def _load(self) -> dict[str, Any]:
@@ -216,6 +216,13 @@ class VPPScheduler(Scheduler):
         finally:
             for request in kept_back:
                 request.next_decode_eligible_step = 0
+
+
+def in_turn(waiting: Iterable[Any]) -> Iterator[Any]:
+    """Waiting requests in the order that vLLM takes them: it skips those that wait for data."""
+    blocked = Scheduler._is_blocked_waiting_status
+    yield from (r for r in waiting if not blocked(r.status))
+    yield from (r for r in waiting if blocked(r.status))
 
 
 def _left(request: Any) -> int:
