@@ -33,13 +33,13 @@ def test_a_step_is_sized_for_the_prompt_that_vllm_will_take(
     made._pace = SimpleNamespace(  # type: ignore[assignment]
         version=0, policy=Fixed(chunk=512), packing=None, itl_bound=None, crowd=crowd
     )
-    made.scheduler_config = SimpleNamespace(  # type: ignore[assignment]
+    made.scheduler_config = SimpleNamespace(
         max_num_batched_tokens=8192, long_prefill_token_threshold=0
     )
     made._version, made._step, made.running = 0, 0, []
     remote = SimpleNamespace(status=RequestStatus.WAITING_FOR_REMOTE_KVS, request_id="remote")
     plain = SimpleNamespace(status=RequestStatus.WAITING, request_id="plain")
-    made.waiting = [remote, plain]  # type: ignore[assignment]
+    made.waiting = [remote, plain]
     monkeypatch.setattr(made, "_view", lambda request: View(0, 4096, 16))
     first = made._limits().first
     assert first is not None
