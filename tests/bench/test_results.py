@@ -83,6 +83,28 @@ def test_arms_without_a_trace_have_the_clients_times_and_no_metrics(tmp_path: Pa
     assert [kept["timeline"] for kept in result["timelines"]] == [None, None]
 
 
+def test_the_run_kept_is_nearest_to_the_median_of_all_first_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = iter([1, 7, 3])  # seconds of the second request after the first, by round
+
+    def pretend(
+        self: Pretender, requests: Sequence[Request], *, measured: bool = True, **_: Any
+    ) -> list[Reply]:
+        replies = [self._reply(i, r) for i, r in enumerate(requests)]
+        if measured:
+            more = next(late) * SECOND
+            times = tuple(t + more for t in replies[1].token_ns)
+            replies[1] = replace(replies[1], token_ns=times)
+        return replies
+
+    monkeypatch.setattr(Pretender, "run", pretend)
+    alone = replace(suite(), plan=lambda: ([STOCK], CASES))
+    *_, result = run_suite(alone, rounds=3, folder=tmp_path, command="c", tell=lambda _: None)
+    assert [r["ttft"][0] for r in result["runs"]] == [2.0, 2.0, 2.0]
+    assert [kept["round"] for kept in result["timelines"]] == [2]
+
+
 def test_missing_rounds_are_added_to_a_file_of_an_older_version(tmp_path: Path) -> None:
     *_, result = run(tmp_path, 1)
     older = json.loads(json.dumps(result))
