@@ -97,6 +97,7 @@ def test_structured_output_keeps_to_its_grammar(server: Server) -> None:
 def test_live_numbers_are_on_the_metrics_page(server: Server) -> None:
     names = [f"vllm:vpp_{name}_total" for name in ("chunks", "chunk_tokens", "active_seconds")]
     ranked = [f"vllm:vpp_rank_{name}_total" for name in ("busy_seconds", "actions")]
+    complete(server, body(prompt(600, seed=40), 4))  # a rank is shown once it has run something
     before = {name: server.metric(name) for name in names + ranked}
     complete(server, body(prompt(2000, seed=41), 4))
     after = {name: server.metric(name) for name in names + ranked}

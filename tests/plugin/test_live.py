@@ -97,6 +97,27 @@ def test_bubbles_look_back_for_a_window(board: Board, monkeypatch: pytest.Monkey
     assert engine.bubbles() == pytest.approx([0.0, 0.0])
 
 
+def test_exposed_communication_is_no_bubble(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 s: rank 0 computes 10 and waits 8, 6 of them for a transfer under way."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    engine = live._Engine("0", board)
+    clock.now = 20.0
+    board.set_engine(board.engine()._replace(active=20.0))
+    board.add_rank(0, RankNumbers(10, 8, 6, 1))
+    board.add_rank(1, RankNumbers(15, 5, 5, 1))
+    assert engine.bubbles() == pytest.approx([0.2, 0.0])
+
+
+def test_a_rank_that_never_wrote_is_not_shown(board: Board) -> None:
+    engine = live._Engine("0", board)
+    board.set_engine(board.engine()._replace(active=20.0))
+    board.add_rank(0, RankNumbers(10, 0, 0, 1))
+    samples = [s for metric in live._rank_metrics([engine]) for s in metric.samples]
+    assert {s.labels["rank"] for s in samples} == {"0"}
+    assert [s.value for s in samples if "bubble" in s.name] == pytest.approx([0.5])
+
+
 def test_an_engine_without_vpp_gets_no_metrics() -> None:
     plain: Any = SimpleNamespace(additional_config={}, instance_id="plain")
     logger = live.VPPStatLogger(plain)

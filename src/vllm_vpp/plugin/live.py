@@ -54,8 +54,16 @@ class _Engine:
         ranks = [self.board.rank(rank) for rank in range(self.board.ranks)]
         return time.monotonic(), self.board.engine().active, ranks
 
+    def shown(self) -> list[tuple[int, RankNumbers]]:
+        """Ranks that have run something; one on another machine cannot write to the board."""
+        numbers = [(rank, self.board.rank(rank)) for rank in range(self.board.ranks)]
+        return [(rank, values) for rank, values in numbers if values.actions]
+
     def bubbles(self) -> list[float | None]:
-        """Bubble ratio of each rank over the last window or two; None where nothing ran."""
+        """Bubble ratio of each rank over the last window or two; None where nothing ran.
+
+        1 - (busy + exposed) / active: neither computing nor, while waiting, receiving.
+        """
         now = self._mark()
         while len(self._marks) > 1 and now[0] - self._marks[1][0] >= _WINDOW:
             self._marks.pop(0)
@@ -66,7 +74,8 @@ class _Engine:
         if lasted <= 0:
             return [None] * len(ranks)
         pairs = zip(now[2], ranks, strict=True)
-        return [min(max(1 - (b.busy - a.busy) / lasted, 0.0), 1.0) for b, a in pairs]
+        filled = (b.busy - a.busy + b.exposed - a.exposed for b, a in pairs)
+        return [min(max(1 - seconds / lasted, 0.0), 1.0) for seconds in filled]
 
 
 class _Collector:
@@ -105,18 +114,19 @@ def _rank_metrics(engines: Sequence[_Engine]) -> Iterator[Metric]:
     for name, field, text in _RANK:
         counter = CounterMetricFamily(f"vllm:vpp_{name}", text, labels=["engine", "rank"])
         for engine in engines:
-            for rank in range(engine.board.ranks):
-                value = getattr(engine.board.rank(rank), field)
-                counter.add_metric([engine.name, str(rank)], value)
+            for rank, numbers in engine.shown():
+                counter.add_metric([engine.name, str(rank)], getattr(numbers, field))
         yield counter
     gauge = GaugeMetricFamily(
         "vllm:vpp_rank_bubble_ratio",
-        "Share of the last seconds with micro-batches in flight that a rank did not compute.",
+        "Share of the last seconds with micro-batches in flight that a rank neither computed nor"
+        " waited for a transfer under way.",
         labels=["engine", "rank"],
     )
     for engine in engines:
-        for rank, bubble in enumerate(engine.bubbles()):
-            if bubble is not None:
+        bubbles = engine.bubbles()
+        for rank, _ in engine.shown():
+            if (bubble := bubbles[rank]) is not None:
                 gauge.add_metric([engine.name, str(rank)], bubble)
     yield gauge
 
