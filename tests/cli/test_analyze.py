@@ -155,6 +155,26 @@ def test_two_folders_of_profiles_are_compared(profiles: list[Path], tmp_path: Pa
     assert "other is 1.000 s longer than profiles: exposed communication +" in text
 
 
+@pytest.mark.parametrize("category", ["cpu_op", "python_function"])
+def test_the_front_ends_trace_in_a_folder_is_no_rank(profiles: list[Path], category: str) -> None:
+    """As `vllm serve` leaves it: beside the ranks', with operators or without."""
+    folder = profiles[0].parent
+    alone = run(folder, "--json").stdout
+    event = {"ph": "X", "cat": category, "name": "aten::empty", "ts": 0, "dur": 9_000_000}
+    path = folder / "host_7.async_llm.123.pt.trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": [event]}).encode()))
+    assert run(folder, "--json").stdout == alone
+
+
+def test_a_folder_of_traces_without_ranks_keeps_them_all(profiles: list[Path]) -> None:
+    for path in profiles:
+        data = json.loads(gzip.decompress(path.read_bytes()))
+        del data["distributedInfo"]
+        path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    (found,) = json.loads(run(profiles[0].parent, "--json").stdout)["profiles"]
+    assert [rank["file"] for rank in found["ranks"]] == [path.name for path in profiles]
+
+
 BAD = {
     "nowhere": ["nowhere"],
     "no json": ["no.json"],

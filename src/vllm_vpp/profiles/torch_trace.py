@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from vllm_vpp.errors import InputError
 from vllm_vpp.profiles.operators import OperatorGroup, group_of
 
-__all__ = ["Piece", "RankTrace", "in_order", "trace_of"]
+__all__ = ["Piece", "RankTrace", "in_order", "says_rank", "trace_of"]
 
 _KERNELS = {"kernel"}
 _MEMORY = {"gpu_memcpy", "gpu_memset"}
@@ -67,6 +67,17 @@ def in_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     return sorted(traces, key=lambda t: t.rank or 0)
 
 
+def says_rank(data: Any) -> bool:
+    """Whether parsed JSON is a trace that names the rank it is of."""
+    return isinstance(data, dict) and "traceEvents" in data and _rank_in(data) is not None
+
+
+def _rank_in(data: dict[str, Any]) -> int | None:
+    info = data.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return rank if isinstance(rank, int) else None
+
+
 def trace_of(name: str, data: Any) -> RankTrace:
     """The trace in parsed JSON. Raises InputError if nothing in it was timed."""
     events = data.get("traceEvents") if isinstance(data, dict) else None
@@ -87,10 +98,9 @@ def trace_of(name: str, data: Any) -> RankTrace:
         raise InputError(
             f"{name}: no kernels and no operators in it; profile with ProfilerActivity.CUDA or CPU"
         )
-    rank = (data.get("distributedInfo") or {}).get("rank")
     return RankTrace(
         name=name,
-        rank=rank if isinstance(rank, int) else None,
+        rank=_rank_in(data),
         on_device=bool(device),
         pieces=tuple(pieces),
         calls=calls,

@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm_vpp.errors import InputError
 from vllm_vpp.profiles.breakdown import Profile, profile
-from vllm_vpp.profiles.torch_trace import RankTrace, in_order, trace_of
+from vllm_vpp.profiles.torch_trace import RankTrace, in_order, says_rank, trace_of
 from vllm_vpp.report.runs import (
     ShownRun,
     only_request,
@@ -53,8 +53,7 @@ def read_inputs(paths: Sequence[Path], request: int | None = None) -> Inputs:
         if path.is_dir():
             files = [] if (path / "engine.jsonl").exists() else _traces_in(path)
             if files:
-                found = [_trace(file, _load(file)) for file in files]
-                profiles.append(profile(path.resolve().name, in_order(found)))
+                profiles.append(profile(path.resolve().name, in_order(_ranks_of(files))))
             else:
                 runs.append(recorded_run(path))
             continue
@@ -78,6 +77,13 @@ def read_inputs(paths: Sequence[Path], request: int | None = None) -> Inputs:
 
 def _traces_in(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.name.endswith((".json", ".json.gz")))
+
+
+def _ranks_of(files: Sequence[Path]) -> list[RankTrace]:
+    """Traces of a folder. vLLM's front end leaves one there, too: of no rank, beside ranks'."""
+    loaded = [(file, _load(file)) for file in files]
+    ranks = [(file, data) for file, data in loaded if says_rank(data)]
+    return [_trace(file, data) for file, data in ranks or loaded]
 
 
 def _load(path: Path) -> Any:
