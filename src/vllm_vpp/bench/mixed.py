@@ -66,7 +66,7 @@ def suite_of_trace(path: Path) -> Suite:
     return Suite(
         name=name,
         title=f"{path.stem}, lengths divided by {SCALE}, small Llama",
-        rounds=4,
+        rounds=8,
         plan=lambda: (_arms(), cases),
     )
 

@@ -73,7 +73,7 @@ SUITES = {
         Suite(
             name="policies-32k",
             title="Every policy at its best, SmolLM2-135M, 32,000 tokens",
-            rounds=3,
+            rounds=8,
             plan=at_best.policies_32k,
         ),
         Suite(
@@ -109,7 +109,7 @@ SUITES = {
         Suite(
             name="long",
             title="Bubble, small Llama of four layers, 65,500 tokens",
-            rounds=2,
+            rounds=8,
             plan=_long,
         ),
         Suite(
@@ -127,19 +127,19 @@ SUITES = {
         Suite(
             name="depth",
             title="Micro-batches in flight, small Llama, 8192 tokens in chunks of 512",
-            rounds=4,
+            rounds=8,
             plan=one_prompt.depth,
         ),
         Suite(
             name="sliding",
             title="Sliding windows, small Gemma 3, 16,384 tokens",
-            rounds=4,
+            rounds=8,
             plan=one_prompt.sliding,
         ),
         Suite(
             name="bubble",
             title="Bubble, small Llama, 32,768 tokens in chunks of 2048",
-            rounds=5,
+            rounds=8,
             plan=one_prompt.bubble,
         ),
         Suite(
@@ -164,7 +164,7 @@ SUITES = {
         Suite(
             name="mixed",
             title=f"Many lengths over time, divided by {mixed.SCALE}, small Llama",
-            rounds=4,
+            rounds=8,
             plan=mixed.mixed,
         ),
         Suite(
@@ -176,14 +176,14 @@ SUITES = {
         Suite(
             name="tau",
             title="Chunk time against chunk number, 16,384 tokens in chunks of 1024",
-            rounds=4,
+            rounds=8,
             plan=tau.tau,
             timed=tau.latent,
         ),
         Suite(
             name="arms",
             title="Every policy once, small Llama, 8192 tokens",
-            rounds=2,
+            rounds=8,
             plan=predicted.arms,
             alive=5,
         ),
@@ -196,7 +196,7 @@ SUITES = {
         Suite(
             name="operators",
             title="Operator groups, small Llama, 8192 tokens in chunks of 1024",
-            rounds=4,
+            rounds=8,
             plan=overhead.operators,
         ),
     )
