@@ -185,27 +185,17 @@ def _solve(
     """
     if len(seconds) < _LEAST:
         return None
-    try:
-        return _without_outliers(columns, seconds, extra, wanted, least)
-    except (RuntimeError, ValueError, np.linalg.LinAlgError):  # no convergence, or not finite
-        return None
-
-
-def _without_outliers(
-    columns: Sequence[Sequence[float]],
-    seconds: Sequence[float],
-    extra: Sequence[Sequence[float]],
-    wanted: Sequence[float],
-    least: Sequence[float] | float,
-) -> NDArray[np.float64] | None:
     rows = np.array(columns) / np.array(seconds)[:, None]
     more, goal = np.array(extra, dtype=float).reshape(-1, rows.shape[1]), np.array(wanted)
     floor = np.broadcast_to(np.array(least, dtype=float), rows.shape[1:])
-    values = _bounded(rows, more, goal, floor)
-    away = np.abs(rows @ values - 1)
-    good = away <= _OUTLIER * max(float(np.median(away)), 1e-6)
-    if good.sum() >= _LEAST and not good.all():
-        values = _bounded(rows[good], more, goal, floor)
+    try:
+        values = _bounded(rows, more, goal, floor)
+        away = np.abs(rows @ values - 1)
+        good = away <= _OUTLIER * max(float(np.median(away)), 1e-6)
+        if good.sum() >= _LEAST and not good.all():
+            values = _bounded(rows[good], more, goal, floor)
+    except (RuntimeError, ValueError):  # no convergence, or not finite
+        return None
     return values if np.isfinite(values).all() else None
 
 

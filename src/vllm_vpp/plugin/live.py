@@ -51,13 +51,14 @@ class _Engine:
         self._marks = [self._mark()]
 
     def _mark(self) -> tuple[float, float, list[RankNumbers]]:
-        ranks = [self.board.rank(rank) for rank in range(self.board.ranks)]
-        return time.monotonic(), self.board.engine().active, ranks
+        return time.monotonic(), self.board.engine().active, self._ranks()
+
+    def _ranks(self) -> list[RankNumbers]:
+        return [self.board.rank(rank) for rank in range(self.board.ranks)]
 
     def shown(self) -> list[tuple[int, RankNumbers]]:
         """Ranks that have run something; one on another machine cannot write to the board."""
-        numbers = [(rank, self.board.rank(rank)) for rank in range(self.board.ranks)]
-        return [(rank, values) for rank, values in numbers if values.actions]
+        return [(rank, values) for rank, values in enumerate(self._ranks()) if values.actions]
 
     def bubbles(self) -> list[float | None]:
         """Bubble ratio of each rank over the last window or two; None where nothing ran.
