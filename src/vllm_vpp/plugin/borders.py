@@ -73,6 +73,11 @@ BORDERS = (
         "vLLM has no hook for how many tokens a step may take",
     ),
     Border(
+        "Scheduler._is_blocked_waiting_status",
+        "called",
+        "which waiting requests vLLM will skip, so that a step is sized for one that it takes",
+    ),
+    Border(
         "Request.next_decode_eligible_step",
         "set for one call of schedule, for requests that are to sit it out",
         "vLLM has no hook for which decode steps a step may take",
